@@ -281,17 +281,23 @@ bool tn__field_read(const tn_field *f, void *to, const char *text) {
     }
 }
 
-bool tn__fields_read_words(const tn_field *fields, void *at, const char *text) {
-    for (const tn_field *f = fields; f->name; f++) {
-        char word[40];
-        size_t bytes = strcspn(text, " ");
-        snprintf(word, sizeof(word), "%.*s", (int)(bytes < sizeof(word) ? bytes : sizeof(word)),
-                 text);
-        if (bytes >= sizeof(word) || !tn__field_read(f, at, word)) { return false; }
-        text += bytes;
-        bool more = f[1].name != NULL;
-        if (*text != (more ? ' ' : 0)) { return false; }
-        text += more;
+static bool read_word(const tn_field *f, void *at, const char *word, size_t length) {
+    bool is_name = f->kind == TN_FIELD_CHARS;
+    char number[40], *to = is_name ? (char *)at + f->offset : number;
+    bool fits = length > 0 && length < (is_name ? f->bytes : sizeof(number));
+    for (size_t i = 0; fits && i < length; i++) {
+        fits = word[i] > ' ' && word[i] <= '~';
     }
-    return true;
+    memcpy(to, word, fits ? length : 0);
+    to[fits ? length : 0] = 0;
+    return fits && (is_name || tn__field_read(f, at, number));
+}
+
+const tn_field *tn__fields_read_words(const tn_field *fields, void *at, const char **text) {
+    for (const tn_field *f = fields; f->name; f++) {
+        size_t length = strcspn(*text, " \n");
+        if (!read_word(f, at, *text, length)) { return f; }
+        *text += length + (f[1].name && (*text)[length] == ' ');
+    }
+    return NULL;
 }

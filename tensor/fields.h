@@ -32,9 +32,11 @@ TN_API void tn__member_name(tn__members *m, const char *name);
 /* The members of `at` that matter only for training, or the others. */
 TN_API void tn__fields_put(tn__members *m, const tn_field *fields, const void *at, bool training);
 
-/* "0.5 3 0": only the values, separated by spaces; and back. False: the text does not fit. */
+/* "0.5 3 0": only the values, separated by spaces; and back, where a name is a word of printable
+ * ASCII. NULL, and *text is what comes after the last word; or the field whose word, at *text, does
+ * not fit. */
 TN_API void tn__fields_put_words(tn__buffer *to, const tn_field *fields, const void *at);
-TN_API bool tn__fields_read_words(const tn_field *fields, void *at, const char *text);
+TN_API const tn_field *tn__fields_read_words(const tn_field *fields, void *at, const char **text);
 
 /* The value of a member that is one integer or bool, and the sizes of one that has several. False:
  * it is neither. */

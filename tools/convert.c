@@ -1,14 +1,13 @@
 /* `tern convert SOURCE TARGET`: converts a model from one file format to another. `tern convert
  * FOLDER --to FILE`: writes a checkpoint in parts as one file. Both on one machine, without
  * ranks. */
-#include "tools/convert.h"
-
 #include "core/folder.h"
 #include "distributed/parallel/save/convert.h"
 #include "io/checkpoint/parts.h"
 #include "models/weights/hf.h"
 #include "text/text.h"
 #include "tools/inputs.h"
+#include "tools/verbs.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,8 +1,10 @@
 #include "tools/error_words.h"
 
+#include "tools/verbs.h"
+
 #include <ctype.h>
+#include <stdio.h>
 #include <string.h>
-#include <tern/core.h>
 
 /* After "file.c:12: ", "tern+0x1f: " or "tern+0x1f (in module.path): ". Errors of the library's
  * threads have no place. */
@@ -36,4 +38,11 @@ const char *error_why_of(const char *message) {
         message = after;
     }
     return skip_operation(message);
+}
+
+void train_error_exit(tn_status status, const char *message) {
+    char text[sizeof("tern train: ") + sizeof(((tn_error_record *)0)->message)];
+    (void)status; /* its name is for programmers */
+    snprintf(text, sizeof(text), "tern train: %s", error_why());
+    tn_error_exit(TN_OK, text);
 }

@@ -1,11 +1,10 @@
 /* `tern eval`: how well a language model knows a text (--data), or which ending it would choose
  * (--choices), in one process or under `tern run`. */
-#include "tools/eval.h"
-
 #include "core/clock.h"
 #include "core/folder.h"
 #include "text/json_write.h"
 #include "tools/model.h"
+#include "tools/verbs.h"
 
 #include <math.h>
 #include <stdio.h>

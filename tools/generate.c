@@ -10,6 +10,7 @@
 #include "core/memory.h"
 #include "core/plain_text.h"
 #include "tools/model.h"
+#include "tools/verbs.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,12 +1,8 @@
-/* `tern generate`, its parts. */
+/* The options of `tern generate`. */
 #ifndef TERN_TOOLS_GENERATE_H
 #define TERN_TOOLS_GENERATE_H
 
 #include <tern/tern.h>
-
-int generate_main(int argc, char **argv);
-
-/* ---- tools/generate_options.c ---------------------------------------------------------------- */
 
 enum { GENERATE_STOPS = 16, GENERATE_SAMPLES = 1000 }; /* maxima */
 

@@ -1,10 +1,9 @@
 /* `tern info`: what this build is and what it finds on this machine,
  * as plain text for a bug report. */
-#include "tools/info.h"
-
 #include "backends/backend.h"
 #include "core/build_info.h"
 #include "core/clock.h"
+#include "tools/verbs.h"
 
 #include <sched.h>
 #include <stdio.h>

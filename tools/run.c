@@ -10,6 +10,7 @@
  * are abandoned if they do not end in time.
  */
 #include "tools/run.h"
+#include "tools/verbs.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -37,6 +38,7 @@ typedef struct launcher {
     phase phase;
     run_round round;
     int code;       /* the program's exit status, when ENDING */
+    char *reason;   /* of the order to end; NULL: there was none */
     bool left;      /* the agent was told that this node ends */
     double left_at; /* since when we only wait for last messages */
     int interrupts; /* signals that asked us to end */
@@ -97,6 +99,7 @@ static void obey_order(launcher *l, const order *o) {
         l->phase = STOPPING;
         workers_stop(&l->workers, SIGTERM);
     } else if (o->kind == ORDER_END) {
+        l->reason = *o->text ? text_new("%s", o->text) : NULL;
         begin_ending(l, end_status(l, o->number), SIGTERM);
     }
 }
@@ -146,7 +149,7 @@ static void take_orders(launcher *l) {
 
 static void report_round(launcher *l) {
     const worker *first = workers_first_failure(&l->workers);
-    char *text = report_failure(&l->workers, &l->options, l->round.nodes == 1, l->out);
+    char *text = report_failure(&l->workers, &l->options, l->out);
     agent_report(l->agent, NODE_STOPPED, l->round.number, first ? report_code(first) : 0, text);
     free(text);
     output_forget(l->out);
@@ -191,7 +194,7 @@ static void look_after_ranks(launcher *l) {
 static bool may_end(launcher *l) {
     if (l->phase != ENDING || !workers_gone(&l->workers)) { return false; }
     if (l->left_at == 0) {
-        leave_job(l, l->code, NULL);
+        leave_job(l, l->code, l->reason);
         l->left_at = tn__now();
         output_end(l->out);
     }
@@ -274,6 +277,7 @@ int run_main(int argc, char **argv) {
     }
     workers_finish(&l.workers);
     if (!all_ended) { _exit(status); /* a thread hangs; it ends with the process */ }
+    free(l.reason);
     agent_free(l.agent);
     output_free(l.out);
     close(l.signals);

@@ -46,9 +46,6 @@ typedef struct run_options {
 /* Prints and exits when the arguments ask for it or are wrong. */
 void run_options_parse(run_options *o, int argc, char **argv);
 
-/* `tern run`; the exit status. */
-int run_main(int argc, char **argv);
-
 /* ---- Small things (run_small.c) -------------------------------------------------------------- */
 
 /* Ends the program, and the guard then the ranks, where there was no memory. */
@@ -57,13 +54,10 @@ void memory_needed(bool there);
 char *text_new(const char *format, ...) TN_PRINTF(1, 2);
 void *memory_new(size_t count, size_t bytes);
 char *text_take(tn__buffer *b);
-/* The pending error's reason, which is no longer pending then; "": there is none. */
-char *error_take(void);
+/* The pending error, with what is wrong as its message; it is no longer pending then. */
+tn_error_record error_take(void);
 /* `bytes` random bytes as text of twice the length. */
 void random_text(char *text, int bytes);
-/* An eventfd becomes readable, and stops being so. */
-void set_event(int event);
-void drain_event(int event);
 
 /* ---- Guard (run_guard.c) --------------------------------------------------------------------- */
 
@@ -84,8 +78,6 @@ void guard_write(const guard *g, char sign, pid_t group);
 int guard_sweep(const char *marker);
 /* Lets it finish and waits for its end. */
 void guard_finish(guard *g);
-/* The guard's own main program: `tern _guard PIPE MARKER`. */
-int guard_main(int argc, char **argv);
 
 /* Makes the ranks' folder in memory, unless it exists. Its path; NULL: there is none, which was
  * said. */
@@ -140,7 +132,7 @@ bool workers_gone(workers *w);
 /* The first that failed; NULL if none did. */
 const worker *workers_first_failure(const workers *w);
 /* Passes a signal on to the ranks themselves. */
-void workers_signal(workers *w, int signal);
+void workers_signal(const workers *w, int signal);
 void workers_finish(workers *w);
 
 /* ---- Output (run_output.c) ------------------------------------------------------------------- */
@@ -150,7 +142,6 @@ enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
 
 typedef struct tail {
     size_t length;
-    uint64_t later; /* lines that were shown after it */
     char text[TAIL_BYTES];
 } tail;
 
@@ -180,10 +171,9 @@ void shown_part(const char **text, size_t *length);
 /* ---- Reports (run_report.c) ------------------------------------------------------------------ */
 
 /* "rank 1 (host a, pid 42) was killed by SIGSEGV …", its last lines, and who failed besides: the
- * first that failed, or if that ended without a word, one that has said why. With `here` the report
- * is shown where the ranks' lines are, and does not repeat those that are still in view. The caller
- * frees. NULL if none failed. */
-char *report_failure(const workers *w, const run_options *o, bool here, output *out);
+ * first that failed, or if that ended without a word, one that has said why. The caller frees. NULL
+ * if none failed. */
+char *report_failure(const workers *w, const run_options *o, output *out);
 /* The exit status for this worker's end: its own, or 128 + signal. */
 int report_code(const worker *w);
 

@@ -61,7 +61,7 @@ static bool agent_turn(agent *a) {
     }
     bool waits = a->orders.first != NULL;
     pthread_mutex_unlock(&a->lock);
-    if (waits) { set_event(a->event); }
+    if (waits) { eventfd_write(a->event, 1); }
     const leader *leads = a->job.leader;
     return sent && (report.state != NODE_LEFT || (leads && !leader_over(leads)));
 }
@@ -70,16 +70,14 @@ static bool agent_turn(agent *a) {
 static void end_agent(agent *a) {
     order *last = NULL;
     if (tn_error() != TN_OK) {
-        char *why = error_take();
         const char *what = a->state == AGENT_JOINED ? "node 0 is lost: " : "";
-        last = order_new(ORDER_END, 1, text_new("%s%s", what, why));
-        free(why);
+        last = order_new(ORDER_END, 1, text_new("%s%s", what, error_take().message));
     }
     pthread_mutex_lock(&a->lock);
     if (last) { orders_add(&a->orders, last); }
     a->state = AGENT_ENDED;
     pthread_mutex_unlock(&a->lock);
-    set_event(a->event);
+    eventfd_write(a->event, 1);
 }
 
 static void *agent_main(void *user) {
@@ -87,7 +85,7 @@ static void *agent_main(void *user) {
     while (agent_turn(a)) {
         poll(&(struct pollfd){.fd = a->wake, .events = POLLIN}, 1,
              (int)(1e3 * a->options->monitor));
-        drain_event(a->wake);
+        eventfd_read(a->wake, &(eventfd_t){0});
     }
     end_agent(a);
     return NULL;
@@ -116,7 +114,7 @@ int agent_event(const agent *a) {
 }
 
 order *agent_order(agent *a) {
-    drain_event(a->event);
+    eventfd_read(a->event, &(eventfd_t){0});
     if (!a->threaded && a->state != AGENT_ENDED && !agent_turn(a)) { end_agent(a); }
     pthread_mutex_lock(&a->lock);
     order *o = a->orders.first;
@@ -140,7 +138,7 @@ void agent_report(agent *a, node_state state, int round, int code, const char *t
     a->report.code = code;
     a->report.text = text ? text_new("%s", text) : NULL;
     pthread_mutex_unlock(&a->lock);
-    set_event(a->wake);
+    eventfd_write(a->wake, 1);
 }
 
 void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
@@ -148,7 +146,7 @@ void agent_rank_ended(agent *a, const run_round *r, const worker *w) {
     tn__buffer_format(&a->report.ended, TN__ENDED_KEY " %d %s:%d\n", r->restarts, w->rank, r->world,
                       a->options->node.name, (int)w->pid);
     pthread_mutex_unlock(&a->lock);
-    set_event(a->wake);
+    eventfd_write(a->wake, 1);
 }
 
 agent_state agent_state_now(agent *a) {

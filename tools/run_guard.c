@@ -14,6 +14,7 @@
  * starts another.
  */
 #include "tools/run.h"
+#include "tools/verbs.h"
 
 #include <dirent.h>
 #include <errno.h>

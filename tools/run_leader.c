@@ -90,28 +90,28 @@ static int count_usable(const leader *l) {
     return count;
 }
 
-void leader_drop(leader *l, node *n, char *why) {
+void leader_drop(leader *l, node *n, char *reason) {
     const run_options *o = l->options;
     if (n->gone) {
-        free(why);
+        free(reason);
         return;
     }
-    n->gone = why;
+    n->gone = reason;
     if (n->beat.state == NODE_LEFT) { return; /* it reads no more orders */ }
-    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", why)
+    char *text = n->admitted ? text_new("%s: this node has lost its place in the job", reason)
                              : text_new("no place in job %s at %s:%d: %s", o->node.run_id, o->host,
-                                        o->port, why);
+                                        o->port, reason);
     orders_add(&l->orders, order_new(ORDER_DROP, n->id, text));
 }
 
 static void check_node(leader *l, node *n) {
     double silent = l->now - n->heard;
     if (n->beat.state == NODE_LEFT) {
-        char *why = text_new("%s", n->report ? n->report : "it has left");
+        char *reason = text_new("%s", n->report ? n->report : "it has left");
         if (n->id == 0) {
-            leader_end(l, n->beat.code, why);
+            leader_end(l, n->beat.code, reason);
         } else {
-            leader_drop(l, n, why);
+            leader_drop(l, n, reason);
         }
     } else if (silent > l->options->heartbeat) {
         leader_drop(l, n, text_new("it gave no sign of life for %.1f s", silent));
@@ -209,28 +209,20 @@ static int compare_nodes(const void *left, const void *right) {
     return want_a != want_b ? (want_a < want_b ? -1 : 1) : a->id - b->id;
 }
 
-/* All nodes with a place, in order; returns how many. */
-static int choose_members(leader *l, node **members) {
-    int count = 0, world = 0;
-    for (int i = 0; i < l->count; i++) {
-        l->nodes[i].member = has_place(&l->nodes[i]);
-        if (l->nodes[i].member) { members[count++] = &l->nodes[i]; }
-    }
-    qsort(members, (size_t)count, sizeof(*members), compare_nodes);
-    for (int i = 0; i < count; i++) {
-        members[i]->place = i;
-        members[i]->first = world;
-        world += members[i]->info.ranks;
-    }
-    return count;
-}
-
+/* With all nodes that have a place. */
 static void start_round(leader *l) {
     node **members = memory_new((size_t)l->count, sizeof(*members));
     order *o = order_new(ORDER_START, ++l->round, text_take(&l->why));
-    o->count = choose_members(l, members);
+    for (int i = 0; i < l->count; i++) {
+        l->nodes[i].member = has_place(&l->nodes[i]);
+        if (l->nodes[i].member) { members[o->count++] = &l->nodes[i]; }
+    }
+    qsort(members, (size_t)o->count, sizeof(*members), compare_nodes);
     o->members = memory_new((size_t)o->count, sizeof(*o->members));
-    for (int i = 0; i < o->count; i++) {
+    for (int i = 0, world = 0; i < o->count; i++) {
+        members[i]->place = i;
+        members[i]->first = world;
+        world += members[i]->info.ranks;
         o->members[i] = (round_member){members[i]->id, members[i]->info.ranks};
     }
     orders_add(&l->orders, o);

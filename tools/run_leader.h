@@ -45,7 +45,7 @@ void leader_free(leader *l);
 /* There are nodes 1 … joined now. False after ending the job: they make no sense. */
 bool leader_grow(leader *l, int64_t joined);
 /* The node loses its place. Takes the reason. */
-void leader_drop(leader *l, node *n, char *why);
+void leader_drop(leader *l, node *n, char *reason);
 /* Looks at all nodes and decides. */
 void leader_tick(leader *l, double now);
 /* Ends the job, if it has not ended yet. Takes the text. */

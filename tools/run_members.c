@@ -21,8 +21,6 @@
 /* A leader's own store is in its process: no answer in time means that the process was stopped. */
 static const double own_store_seconds = 1e6;
 
-enum { LONGEST_QUOTE = 80 };
-
 /* ---- Keys ------------------------------------------------------------------------------------ */
 
 typedef struct agent_key {
@@ -102,7 +100,8 @@ static bool open_store(membership *m, double timeout, double answer) {
 /* Raises why this launcher could not join. If it is the token, says where ours came from. */
 static void raise_refusal(const membership *m, const char *served) {
     const run_options *o = m->options;
-    char *why = error_take(), unused[TN_STORE_WHY];
+    const tn_error_record error = error_take();
+    char unused[TN_STORE_WHY];
     bool token = tn__tcp_probe(o->host, m->port, o->token, tn__now() + o->heartbeat, unused) ==
                  TN__DIAL_OTHER_JOB;
     const char *hint =
@@ -111,8 +110,7 @@ static void raise_refusal(const membership *m, const char *served) {
                          "copy the other host's $XDG_CONFIG_HOME/tern/token (~/.config/tern/token) "
                          "to this one, or give all launchers the same --token-file or TERN_TOKEN"
                        : ". All launchers need the same --token-file, TERN_TOKEN or --token";
-    tn_raise(TN_EPEER, "%s (and this host does not serve it: %s)%s", why, served, hint);
-    free(why);
+    tn_raise(TN_EPEER, "%s (and this host does not serve it: %s)%s", error.message, served, hint);
 }
 
 /* Takes a number, and describes this node after a first heartbeat. */
@@ -121,11 +119,9 @@ static bool join_job(membership *m) {
     void *first = NULL;
     int64_t id = 0;
     if (tn_store_get(m->store, key_of("node/0").text, &first, NULL, o->heartbeat) != TN_OK) {
-        char *why = error_take();
         tn_raise(TN_EPEER,
                  "no launcher leads several hosts at %s:%d (%s); a separate job needs another port",
-                 o->host, o->port, why);
-        free(why);
+                 o->host, o->port, error_take().message);
         return false;
     }
     free(first);
@@ -150,17 +146,16 @@ bool membership_begin(membership *m, const run_options *o) {
         }
         return tn_error() == TN_OK;
     }
-    char *served = error_take();
+    const tn_error_record served = error_take();
     if (o->node.max == 1 || o->node.wanted == 0) { /* there is no one to join */
         tn_raise(TN_EPEER,
                  "job %s cannot serve its store: %s; a job beside a running one needs another port",
-                 o->node.run_id, served);
+                 o->node.run_id, served.message);
     } else if (open_store(m, o->timeout, o->heartbeat)) {
         join_job(m);
     } else {
-        raise_refusal(m, served);
+        raise_refusal(m, served.message);
     }
-    free(served);
     return tn_error() == TN_OK;
 }
 
@@ -168,7 +163,6 @@ void membership_end(membership *m) {
     leader_free(m->leader);
     tn_store_free(m->store);
     tn_store_server_free(m->server);
-    free(m->refusal);
 }
 
 /* ---- Sending --------------------------------------------------------------------------------- */
@@ -200,10 +194,6 @@ static void send_report(membership *m, const node_report *r) {
         }
         return;
     }
-    if (!text && r->state == NODE_LEFT) {
-        text = m->refusal;
-        m->refusal = NULL;
-    }
     if (text) { set_text(m->store, key_of("text/%d/%d", m->id, r->round), text); }
     set_text(m->store, key_of("beat/%d", m->id), heartbeat_write(&m->beat));
 }
@@ -226,9 +216,7 @@ static void send_ended(membership *m, tn__buffer *ended) {
 
 /* The node loses its place: what it has sent makes no sense. */
 static void drop_strange(membership *m, node *n, const char *what) {
-    char *why = error_take();
-    leader_drop(m->leader, n, text_new("its %s makes no sense: %s", what, why));
-    free(why);
+    leader_drop(m->leader, n, text_new("its %s makes no sense: %s", what, error_take().message));
 }
 
 static void read_info(membership *m, node *n) {
@@ -240,7 +228,7 @@ static void read_info(membership *m, node *n) {
     if (!n->known) {
         drop_strange(m, n, "description");
     } else if (!read) {
-        free(error_take());
+        tn_error_clear();
     }
     free(text);
 }
@@ -295,14 +283,12 @@ static bool write_order(membership *m, const order *o) {
 }
 
 /* An invalid order ends this launcher's ranks, and it leaves. */
-static order *refuse_order(membership *m, const char *text) {
-    char *why = error_take();
+static order *refuse_order(const membership *m, const char *text) {
     int line = (int)strcspn(text, "\n");
-    free(m->refusal);
-    m->refusal = text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders, why,
-                          line < LONGEST_QUOTE ? line : LONGEST_QUOTE, text);
-    free(why);
-    return order_new(ORDER_END, 1, text_new("%s", m->refusal));
+    return order_new(ORDER_END, 1,
+                     text_new("order %d in the store cannot be followed: %s (\"%.*s\")", m->orders,
+                              error_take().message, line < LONGEST_QUOTE ? line : LONGEST_QUOTE,
+                              text));
 }
 
 static order *read_order(membership *m) {

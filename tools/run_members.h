@@ -23,7 +23,6 @@ typedef struct membership {
     leader *leader;          /* NULL: node 0 has it */
     int id;
     int orders;      /* written, or read */
-    char *refusal;   /* why this node leaves; NULL: it does not */
     order_view view; /* what orders are checked against */
     heartbeat beat;  /* the last sent */
 } membership;

@@ -25,20 +25,26 @@ enum { DEFAULT_PORT = 29400 /* torchrun's */, LONGEST = 1000000, DRIVER_SECONDS 
 
 /* Which hosts there are, and where they meet. */
 typedef struct place {
+    int min_nodes, max_nodes; /* 0: not given */
+    bool standalone;
     const char *endpoint, *address; /* NULL: not given */
     int64_t port;                   /* 0: not given */
     int64_t node_rank;              /* -1: not given */
-    int min_nodes, max_nodes;
-    bool standalone, has_nodes;
 } place;
 
-typedef struct parsing {
-    run_options *o;
-    place place;
-    const char *token, *token_file; /* NULL: not given */
-    int64_t max_restarts;
-    bool has_id;
-} parsing;
+/* What the table fills in; run_options_parse completes it. */
+static run_options asked = {.node = {.ranks = 1},
+                            .monitor = 0.1,
+                            .heartbeat = 10,
+                            .timeout = 600,
+                            .last_call = 3,
+                            .grace = 5};
+static const place no_place = {.node_rank = -1};
+static place given;
+static const char *token, *token_file; /* NULL: not given */
+static int64_t max_restarts;
+static bool no_python; /* without effect, as these choices are */
+static int ignored = -1;
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
@@ -51,19 +57,13 @@ static int read_whole(const char *name, const char *text, int least, int most) {
     return (int)value;
 }
 
-static void read_nodes(const char *text, void *to) {
-    place *p = to;
-    char first[16] = "";
-    p->has_nodes = true;
+static void read_nodes(const char *text, void *unused) {
     const char *colon = strchr(text, ':');
-    if (!colon) {
-        p->min_nodes = p->max_nodes = read_whole("nnodes", text, 1, MOST_NODES);
-        return;
-    }
-    snprintf(first, sizeof(first), "%.*s", (int)(colon - text), text);
-    p->min_nodes = read_whole("nnodes", first, 1, MOST_NODES);
-    p->max_nodes = read_whole("nnodes", colon + 1, 1, MOST_NODES);
-    if (p->min_nodes > p->max_nodes) {
+    char *first = text_new("%.*s", (int)strcspn(text, ":"), text);
+    given.min_nodes = read_whole("nnodes", first, 1, MOST_NODES);
+    given.max_nodes = colon ? read_whole("nnodes", colon + 1, 1, MOST_NODES) : given.min_nodes;
+    free(first);
+    if (given.min_nodes > given.max_nodes) {
         tn_options_refuse("--nnodes is \"%s\": the first number must be the smaller one", text);
     }
 }
@@ -81,8 +81,8 @@ static int count_gpus(void) {
     return ended && WIFEXITED(status) ? WEXITSTATUS(status) : 0;
 }
 
-static void read_ranks(const char *text, void *to) {
-    int *ranks = to;
+static void read_ranks(const char *text, void *unused) {
+    int *ranks = &asked.node.ranks;
     bool gpu = strcmp(text, "gpu") == 0, any = strcmp(text, "auto") == 0;
     int gpus = gpu || any ? count_gpus() : 0;
     if (gpu && gpus == 0) {
@@ -99,8 +99,7 @@ static void read_ranks(const char *text, void *to) {
 }
 
 /* torchrun's rendezvous: "NAME=SECONDS,...". */
-static void read_conf(const char *text, void *to) {
-    run_options *o = to;
+static void read_conf(const char *text, void *unused) {
     char *words = text_new("%s", text), *rest = words;
     for (char *word; (word = strsep(&rest, ","));) {
         word += strspn(word, " ");
@@ -108,8 +107,8 @@ static void read_conf(const char *text, void *to) {
         size_t length = value ? (size_t)(value - word) : strlen(word);
         char *name = text_new("%.*s", (int)length, word);
         double *field = strcmp(name, "join_timeout") == 0 || strcmp(name, "timeout") == 0
-                            ? &o->timeout
-                        : strcmp(name, "last_call_timeout") == 0 ? &o->last_call
+                            ? &asked.timeout
+                        : strcmp(name, "last_call_timeout") == 0 ? &asked.last_call
                                                                  : NULL;
         if (!field || !value) {
             tn_options_refuse(
@@ -125,28 +124,27 @@ static void read_conf(const char *text, void *to) {
 }
 
 /* It becomes part of folders and keys. */
-static void read_id(const char *text, void *to) {
-    parsing *p = to;
-    run_options *o = p->o;
-    size_t length = strlen(text);
-    bool plain = length > 0 && length < sizeof(o->node.run_id) && text[0] != '.';
+static void read_id(const char *text, void *unused) {
+    char *id = asked.node.run_id;
+    size_t length = strlen(text), size = sizeof(asked.node.run_id);
+    bool plain = length > 0 && length < size && text[0] != '.';
     for (size_t i = 0; i < length; i++) {
         plain = plain && (isalnum((unsigned char)text[i]) || strchr("-_.", text[i]));
     }
     if (!plain) {
         tn_options_refuse("--rdzv-id is \"%s\": must be at most %zu letters, digits and - _ .",
-                          text, sizeof(o->node.run_id) - 1);
+                          text, size - 1);
     }
-    snprintf(o->node.run_id, sizeof(o->node.run_id), "%s", text);
-    p->has_id = true;
+    snprintf(id, size, "%s", text);
 }
 
-static void take_token(run_options *o, const char *text) {
-    if (!*text || strlen(text) >= sizeof(o->token)) {
+static void take_token(const char *text) {
+    size_t size = sizeof(asked.token);
+    if (!*text || strlen(text) >= size) {
         tn_options_refuse("the token has %zu characters (must be 1 to %zu)", strlen(text),
-                          sizeof(o->token) - 1);
+                          size - 1);
     }
-    snprintf(o->token, sizeof(o->token), "%s", text);
+    snprintf(asked.token, size, "%s", text);
 }
 
 /* The ranks find them in the environment, and so does whatever listens in this process. */
@@ -158,7 +156,8 @@ static void read_ports(const char *text, void *unused) {
 }
 
 /* "host", "host:port", "[::1]:port"; without a port it is -1. */
-static void read_endpoint(run_options *o, const char *text) {
+static void take_endpoint(const char *text) {
+    run_options *o = &asked;
     bool bracket = *text == '[';
     const char *host = text + bracket, *end = host + strcspn(host, bracket ? "]" : ":");
     const char *after = end + (bracket && *end), *port = *after == ':' ? after + 1 : NULL;
@@ -181,22 +180,20 @@ static const char *variable_of(const char *name) {
 /* Anyone with the token may join. If none is given, a job on one host makes a random one; on
  * several it takes the user's own, which is the same wherever the home is shared. Of a secret in a
  * file the ranks see only what is derived from it for this job. */
-static void choose_token(const parsing *p) {
-    run_options *o = p->o;
+static void choose_token(void) {
+    run_options *o = &asked;
     char why[TN_STORE_WHY], secret[TN__TOKEN];
-    const char *given = p->token ? p->token : variable_of("TERN_TOKEN");
-    const char *file = p->token_file ? p->token_file
-                       : given       ? NULL
-                                     : variable_of("TERN_TOKEN_FILE");
-    if (p->token && p->token_file) {
+    const char *text = token ? token : variable_of("TERN_TOKEN"), *file = token_file;
+    if (!file && !text) { file = variable_of("TERN_TOKEN_FILE"); }
+    if (token && token_file) {
         tn_options_refuse("--token and --token-file are alternatives: give one");
     }
-    if (o->alone || (o->node.max == 1 && !file && !given)) {
+    if (o->alone || (o->node.max == 1 && !file && !text)) {
         random_text(o->token, 16);
         return;
     }
-    if (!file && given) {
-        take_token(o, given);
+    if (!file && text) {
+        take_token(text);
         return;
     }
     o->own_token = !file;
@@ -207,7 +204,8 @@ static void choose_token(const parsing *p) {
 }
 
 /* The launchers' port is among those that a firewall lets through. */
-static void choose_port(run_options *o) {
+static void choose_port(void) {
+    run_options *o = &asked;
     tn__ports open;
     char why[TN_STORE_WHY];
     if (tn__ports_find(&open, why) != TN_OK) { tn_options_refuse("%s", why); }
@@ -222,41 +220,44 @@ static void choose_port(run_options *o) {
 
 /* Where the hosts meet. In torchrun, port 0 (any free port) of this host means that there is no
  * other host. */
-static void choose_place(const parsing *p) {
-    run_options *o = p->o;
-    const place *at = &p->place;
-    o->node.min = at->min_nodes;
-    o->node.max = at->max_nodes;
-    o->node.wanted = (int)at->node_rank;
-    if (at->endpoint && (at->address || at->port)) {
+static void choose_place(void) {
+    run_options *o = &asked;
+    o->node.min = given.min_nodes ? given.min_nodes : 1;
+    o->node.max = given.max_nodes ? given.max_nodes : 1;
+    o->node.wanted = (int)given.node_rank;
+    if (given.endpoint && (given.address || given.port)) {
         tn_options_refuse(
             "--rdzv-endpoint and --master-addr, --master-port are alternatives: give one");
     }
-    char *parts = at->address ? text_new("[%s]", at->address) : NULL;
-    const char *endpoint = parts ? parts : at->endpoint;
-    read_endpoint(o, endpoint ? endpoint : "127.0.0.1:0");
+    char *parts = given.address ? text_new("[%s]", given.address) : NULL;
+    const char *endpoint = parts ? parts : given.endpoint;
+    take_endpoint(endpoint ? endpoint : "127.0.0.1:0");
     free(parts);
-    if (at->port) { o->port = (int)at->port; }
+    if (given.port) { o->port = (int)given.port; }
     o->alone = !endpoint || o->port == 0;
     if (endpoint && o->alone && (o->node.max > 1 || !tn__host_is_near(o->host))) {
         tn_options_refuse("--rdzv-endpoint is \"%s\": port 0 (any free port) works only with one "
                           "host, on localhost",
-                          at->endpoint);
+                          given.endpoint);
     }
-    choose_port(o);
+    choose_port();
     if (o->alone && o->node.max > 1) {
         tn_options_refuse("--nnodes %d:%d needs --rdzv-endpoint HOST:PORT, where the hosts meet",
                           o->node.min, o->node.max);
+    }
+    if (o->node.wanted >= o->node.max) {
+        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node.wanted,
+                          o->node.max);
     }
 }
 
 /* Refuses to start a separate job on each of several hosts by mistake; says that the other hosts of
  * a batch job stay idle. */
-static void check_hosts(const parsing *p) {
+static void check_hosts(void) {
     extern char **environ;
     char text[TN__SEVERAL];
     const char *const *variables = (const char *const *)environ;
-    if (p->place.has_nodes || p->place.standalone) { return; }
+    if (given.min_nodes || given.standalone) { return; }
     if (tn__environment_unstarted(variables, text)) {
         fprintf(stderr,
                 "tern run: %s, but this launcher was started without srun, and uses this host "
@@ -271,35 +272,31 @@ static void check_hosts(const parsing *p) {
     }
 }
 
-static void complete_options(const parsing *p) {
-    run_options *o = p->o;
+static void complete_options(void) {
+    run_options *o = &asked;
     if (!o->program) {
         tn_options_refuse("no program to start");
         return;
     }
-    const place *at = &p->place;
-    if (at->standalone && (at->max_nodes > 1 || at->endpoint || at->address)) {
+    if (given.standalone && (given.max_nodes > 1 || given.endpoint || given.address)) {
         tn_options_refuse("--standalone means one host, without --nnodes or an endpoint");
     }
-    check_hosts(p);
-    choose_place(p);
-    if (o->node.wanted >= o->node.max) {
-        tn_options_refuse("--node-rank is %d, but there are at most %d hosts", o->node.wanted,
-                          o->node.max);
-    }
+    check_hosts();
+    choose_place();
     if (o->monitor < 0.01 || o->heartbeat < 3 * o->monitor) {
         tn_options_refuse(
             "--monitor-interval is %g, --heartbeat %g: at least 0.01, and three times that",
             o->monitor, o->heartbeat);
     }
-    if (p->token) { take_token(o, p->token); /* a bad one is refused even if it is not needed */ }
+    if (token) { take_token(token); /* a bad one is refused even if it is not needed */ }
     char here[4096];
     if (o->log_dir && o->log_dir[0] != '/' && getcwd(here, sizeof(here))) {
         o->log_dir = text_new("%s/%s", here, o->log_dir); /* a rank may change its directory */
     }
     o->path = find_program(o->program[0]);
-    if (!p->has_id && o->alone) { random_text(o->node.run_id, 4); }
-    choose_token(p);
+    if (!*o->node.run_id && o->alone) { random_text(o->node.run_id, 4); }
+    if (!*o->node.run_id) { strcpy(o->node.run_id, "job"); }
+    choose_token();
 }
 
 /* `tern run` and its options. */
@@ -327,77 +324,62 @@ static const char about[] =
     "nothing ran on this host; 1 when hosts were lost or did not arrive, when the job had no place "
     "for this one, or when not all output could be written.";
 
-/* What the table fills in. */
-static run_options asked_of = {
-    .node = {.ranks = 1, .run_id = "job"},
-    .monitor = 0.1,
-    .heartbeat = 10,
-    .timeout = 600,
-    .last_call = 3,
-    .grace = 5,
-};
-static const place no_place = {.node_rank = -1, .min_nodes = 1, .max_nodes = 1};
-static parsing asked = {.o = &asked_of};
-static bool no_python; /* without effect, as these choices are */
-static int ignored = -1;
 static const char *const both_streams[] = {"3", NULL}, *const backends[] = {"c10d", "static", NULL};
 
 static const tn_option taken[] = {
-    {.value = "PROGRAM [ARGUMENTS...]", .rest = &asked_of.program},
+    {.value = "PROGRAM [ARGUMENTS...]", .rest = &asked.program},
     {"nproc-per-node", 'n', "N",
      "ranks on this host (1); \"gpu\": one per GPU; \"cpu\": one per core; \"auto\": \"gpu\" if "
      "there are GPUs, else \"cpu\"",
-     .read = read_ranks, .to = &asked_of.node.ranks},
-    {"max-restarts", 0, "N", "how often all start again after a failure",
-     .whole = &asked.max_restarts, .zero = true, .most = 1000000},
+     .read = read_ranks},
+    {"max-restarts", 0, "N", "how often all start again after a failure", .whole = &max_restarts,
+     .zero = true, .most = 1000000},
     {"log-dir", 0, "DIR",
      "also write DIR/ID/attempt_K/RANK/stdout.log and stderr.log; flight records go there",
-     .text = &asked_of.log_dir},
+     .text = &asked.log_dir},
     {"tee", 't', "3", "no effect: both streams are always shown, and --log-dir has files for them",
      .choice = &ignored, .choices = both_streams},
     {"no-python", 0, NULL, "no effect: PROGRAM is always started as it is", .flag = &no_python},
-    {"grace", 0, "S", "seconds between SIGTERM and SIGKILL for the ranks", .real = &asked_of.grace,
+    {"grace", 0, "S", "seconds between SIGTERM and SIGKILL for the ranks", .real = &asked.grace,
      .zero = true, .most = LONGEST},
-    {"shutdown-timeout", 0, "S", "the same as --grace", .real = &asked_of.grace, .zero = true,
+    {"shutdown-timeout", 0, "S", "the same as --grace", .real = &asked.grace, .zero = true,
      .most = LONGEST},
     {.help = ""},
-    {"nnodes", 0, "N or MIN:MAX", "hosts, each with its own `tern run` (1)", .read = read_nodes,
-     .to = &asked.place},
+    {"nnodes", 0, "N or MIN:MAX", "hosts, each with its own `tern run` (1)", .read = read_nodes},
     {"rdzv-endpoint", 0, "HOST:PORT",
      "where the launchers meet: the one at this address serves the store (port 29400)",
-     .text = &asked.place.endpoint},
+     .text = &given.endpoint},
     {"rdzv-backend", 0, "c10d|static",
      "no effect: the launchers always meet in a store that one of them serves", .choice = &ignored,
      .choices = backends},
     {"rdzv-conf", 0, "NAME=S,...", "join_timeout: --timeout; last_call_timeout: --last-call",
-     .read = read_conf, .to = &asked_of},
-    {"rdzv-id", 0, "ID", "name of the job", .read = read_id, .to = &asked},
-    {"standalone", 0, NULL, "one host, any free port", .flag = &asked.place.standalone},
+     .read = read_conf},
+    {"rdzv-id", 0, "ID", "name of the job", .read = read_id},
+    {"standalone", 0, NULL, "one host, any free port", .flag = &given.standalone},
     {"node-rank", 0, "R", "this host's number; 0 serves the store (by arrival)",
-     .whole = &asked.place.node_rank, .zero = true, .most = MOST_NODES - 1},
-    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts",
-     .text = &asked.place.address},
-    {"master-port", 0, "PORT", .whole = &asked.place.port, .most = 65535},
+     .whole = &given.node_rank, .zero = true, .most = MOST_NODES - 1},
+    {"master-addr", 0, "HOST", "the same as --rdzv-endpoint, in two parts", .text = &given.address},
+    {"master-port", 0, "PORT", .whole = &given.port, .most = 65535},
     {"ports", 0, "FIRST-LAST",
      "all that listens, here and in the ranks, takes one of these ports (TERN_PORTS): what a "
      "firewall lets through",
      .read = read_ports},
     {"token", 0, "TEXT",
      "anyone who has it may join; better in TERN_TOKEN, since others on the host can see arguments",
-     .text = &asked.token},
+     .text = &token},
     {"token-file", 0, "FILE",
      "the token is derived from this file, which only you may read (else TERN_TOKEN, "
      "TERN_TOKEN_FILE, the user's own)",
-     .text = &asked.token_file},
+     .text = &token_file},
     {.help = ""},
-    {"timeout", 0, "S", "seconds to wait for enough hosts", .real = &asked_of.timeout, .zero = true,
+    {"timeout", 0, "S", "seconds to wait for enough hosts", .real = &asked.timeout, .zero = true,
      .most = LONGEST},
-    {"last-call", 0, "S", "seconds to wait for more than MIN hosts", .real = &asked_of.last_call,
+    {"last-call", 0, "S", "seconds to wait for more than MIN hosts", .real = &asked.last_call,
      .zero = true, .most = LONGEST},
-    {"heartbeat", 0, "S", "a host that is silent for this long is lost",
-     .real = &asked_of.heartbeat, .zero = true, .most = LONGEST},
+    {"heartbeat", 0, "S", "a host that is silent for this long is lost", .real = &asked.heartbeat,
+     .zero = true, .most = LONGEST},
     {"monitor-interval", 0, "S", "seconds between two checks of the other hosts",
-     .real = &asked_of.monitor, .zero = true, .most = LONGEST},
+     .real = &asked.monitor, .zero = true, .most = LONGEST},
     {0},
 };
 
@@ -448,18 +430,18 @@ static char **environment_words(char *command, int *count) {
 
 /* What the environment says of the hosts counts if the command line does not say which there are,
  * and of the endpoint, if it does not say where they meet. */
-static void add_environment(place *p, const place *e) {
-    if (p->has_nodes || p->standalone) { return; }
-    p->has_nodes = e->has_nodes;
-    p->standalone = e->standalone;
-    p->min_nodes = e->min_nodes;
-    p->max_nodes = e->max_nodes;
-    p->node_rank = p->node_rank >= 0 ? p->node_rank : e->node_rank;
-    if (!p->endpoint && !p->address) {
-        p->endpoint = e->endpoint;
-        p->address = e->endpoint ? NULL : e->address;
+static void add_environment(const place *e) {
+    bool meets = given.endpoint || given.address;
+    if (given.min_nodes || given.standalone) { return; }
+    given.min_nodes = e->min_nodes;
+    given.max_nodes = e->max_nodes;
+    given.standalone = e->standalone;
+    given.node_rank = given.node_rank >= 0 ? given.node_rank : e->node_rank;
+    if (!meets) {
+        given.endpoint = e->endpoint;
+        given.address = e->endpoint ? NULL : e->address;
     }
-    if (!p->endpoint && p->port == 0) { p->port = e->port; }
+    if (!given.endpoint && given.port == 0) { given.port = e->port; }
 }
 
 static void describe_node(node_info *n) {
@@ -472,7 +454,7 @@ static void describe_node(node_info *n) {
 }
 
 static void parse_words(int count, char **words) {
-    asked.place = no_place;
+    given = no_place;
     memory_needed(tn_options_parse(count, words, about, taken) == TN_OK);
 }
 
@@ -480,12 +462,12 @@ void run_options_parse(run_options *o, int argc, char **argv) {
     int count;
     char **words = environment_words(argv[0], &count);
     parse_words(count, words);
-    const place environment = asked.place;
+    const place environment = given;
     parse_words(argc, argv);
-    add_environment(&asked.place, &environment);
-    describe_node(&asked_of.node);
-    asked_of.max_restarts = (int)asked.max_restarts;
-    complete_options(&asked);
-    asked_of.command = asked.token ? NULL : command_line(argv + 1, asked_of.program - argv - 1);
-    *o = asked_of;
+    add_environment(&environment);
+    describe_node(&asked.node);
+    asked.max_restarts = (int)max_restarts;
+    complete_options();
+    asked.command = token ? NULL : command_line(argv + 1, asked.program - argv - 1);
+    *o = asked;
 }

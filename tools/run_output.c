@@ -43,7 +43,6 @@ typedef struct source {
     int rank, stream;
     int log;         /* -1: none */
     tn__buffer line; /* not complete yet */
-    uint64_t shown;  /* output.shown at its last line */
     size_t tail_bytes;
     char tail[TAIL_BYTES]; /* the last bytes of stderr */
 } source;
@@ -64,7 +63,6 @@ struct output {
     source *sources;
     tn__buffer said; /* the launcher's own lines, to be shown */
     int open;        /* sources whose fd is open */
-    uint64_t shown;  /* whole lines so far */
     bool ending;
     bool ended, lost; /* atomic */
 };
@@ -216,9 +214,6 @@ static void end_line(output *o, source *s) {
     memory_needed(!s->line.failed);
     show_line(o, s->stream, s, s->line.at, s->line.bytes);
     s->line.bytes = 0;
-    pthread_mutex_lock(&o->lock);
-    s->shown = ++o->shown;
-    pthread_mutex_unlock(&o->lock);
 }
 
 static void take_text(output *o, source *s, const char *text, size_t length) {
@@ -284,7 +279,7 @@ static bool output_turn(output *o) {
         if (ready[i].data.ptr) {
             read_source(o, ready[i].data.ptr);
         } else {
-            drain_event(o->wake);
+            eventfd_read(o->wake, &(eventfd_t){0});
         }
     }
     return !(ending && count == 0);
@@ -388,7 +383,7 @@ void output_say(output *o, const char *format, ...) {
     tn__buffer_format(&o->said, "%s\n", text);
     pthread_mutex_unlock(&o->lock);
     free(text);
-    set_event(o->wake);
+    eventfd_write(o->wake, 1);
 }
 
 /* One that a process holds open stays in the list, behind those of the next round. */
@@ -414,7 +409,7 @@ bool output_read(output *o) {
 }
 
 void output_tail(output *o, int rank, tail *t) {
-    t->length = t->later = 0;
+    t->length = 0;
     pthread_mutex_lock(&o->lock);
     const source *s = o->sources;
     while (s && !(s->rank == rank && s->stream == 1)) {
@@ -422,7 +417,6 @@ void output_tail(output *o, int rank, tail *t) {
     }
     if (s) {
         t->length = s->tail_bytes;
-        t->later = o->shown - s->shown;
         memcpy(t->text, s->tail, s->tail_bytes);
     }
     pthread_mutex_unlock(&o->lock);
@@ -435,7 +429,7 @@ void output_end(output *o) {
     pthread_mutex_lock(&o->lock);
     o->ending = true;
     pthread_mutex_unlock(&o->lock);
-    set_event(o->wake);
+    eventfd_write(o->wake, 1);
 }
 
 bool output_ended(output *o) {

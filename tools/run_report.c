@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { LONGEST_SHOWN = 400, IN_VIEW = 10 };
+enum { LONGEST_SHOWN = 400 };
 
 int report_code(const worker *w) {
     return WIFSIGNALED(w->status) ? 128 + WTERMSIG(w->status) : WEXITSTATUS(w->status);
@@ -46,29 +46,20 @@ static void put_line(tn__buffer *to, const char *line, size_t length) {
     }
 }
 
-static void put_lines(tn__buffer *to, const tail *t) {
-    size_t from = t->length;
-    for (int lines = 0; from > 0; from--) {
-        lines += t->text[from - 1] == '\n';
-        if (lines == TAIL_LINES) { break; }
-    }
-    tn__buffer_text(to, "\n  the last lines of its stderr:");
-    for (size_t here; from < t->length; from += here + 1) {
-        const char *line = t->text + from, *newline = memchr(line, '\n', t->length - from);
-        here = newline ? (size_t)(newline - line) : t->length - from;
-        put_line(to, line, here);
-    }
-}
-
-static void put_tail(tn__buffer *to, const worker *w, bool here, output *out) {
+static void put_tail(tn__buffer *to, const worker *w, output *out) {
     tail t;
     output_tail(out, w->rank, &t);
-    if (t.length == 0) {
-        tn__buffer_text(to, "\n  it wrote nothing to stderr");
-    } else if (here && t.later <= IN_VIEW) {
-        tn__buffer_text(to, "; its last lines are above");
-    } else {
-        put_lines(to, &t);
+    size_t from = t.length;
+    for (int lines = 0; from > 0; from--) {
+        lines += t.text[from - 1] == '\n';
+        if (lines == TAIL_LINES) { break; }
+    }
+    tn__buffer_text(to, t.length > 0 ? "\n  the last lines of its stderr:"
+                                     : "\n  it wrote nothing to stderr");
+    for (size_t here; from < t.length; from += here + 1) {
+        const char *line = t.text + from, *newline = memchr(line, '\n', t.length - from);
+        here = newline ? (size_t)(newline - line) : t.length - from;
+        put_line(to, line, here);
     }
 }
 
@@ -90,14 +81,14 @@ static const worker *explained_failure(const workers *w, output *out) {
     return first;
 }
 
-char *report_failure(const workers *w, const run_options *o, bool here, output *out) {
+char *report_failure(const workers *w, const run_options *o, output *out) {
     const worker *first = explained_failure(w, out);
     bool explained = first != workers_first_failure(w);
     tn__buffer to = {0};
     if (!first) { return NULL; }
     put_end(&to, first, o);
     tn__buffer_format(&to, ", %.1f s after its start", first->end - first->began);
-    put_tail(&to, first, here, out);
+    put_tail(&to, first, out);
     for (int i = 0; i < w->failures * w->count; i++) { /* in the order of their failures */
         const worker *one = &w->list[i % w->count];
         if (one->order == 1 + i / w->count && one != first) {

@@ -5,6 +5,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/random.h>
 #include <unistd.h>
 
@@ -38,9 +39,12 @@ char *text_take(tn__buffer *b) {
     return text;
 }
 
-char *error_take(void) {
-    tn_error_record error;
-    return text_new("%s", tn_error_take(&error) ? error_why_of(error.message) : "");
+tn_error_record error_take(void) {
+    tn_error_record error = {0};
+    tn_error_take(&error);
+    const char *why = error_why_of(error.message);
+    memmove(error.message, why, strlen(why) + 1);
+    return error;
 }
 
 void random_text(char *text, int bytes) {
@@ -49,15 +53,4 @@ void random_text(char *text, int bytes) {
     for (int i = 0; i < bytes; i++) {
         sprintf(text + 2 * i, "%02x", random[i]);
     }
-}
-
-void set_event(int event) {
-    ssize_t put = write(event, &(uint64_t){1}, sizeof(uint64_t));
-    (void)put;
-}
-
-void drain_event(int event) {
-    uint64_t times;
-    ssize_t got = read(event, &times, sizeof(times));
-    (void)got;
 }

@@ -54,45 +54,29 @@ static char *write_line(const tn_field *fields, const void *at) {
     return text_take(&b);
 }
 
-/* Printable, without spaces. */
-static bool read_name(char *name, size_t size, const char *text, size_t length) {
-    bool fits = length > 0 && length < size;
-    for (size_t i = 0; fits && i < length; i++) {
-        fits = text[i] > ' ' && text[i] < 0x7f;
-    }
-    memcpy(name, text, fits ? length : 0);
-    name[fits ? length : 0] = 0;
-    return fits;
-}
-
-static bool read_word(const tn_field *f, void *at, const char *text, size_t length) {
-    char number[40], range[128];
-    if (f->kind == TN_FIELD_CHARS) {
-        return read_name((char *)at + f->offset, f->bytes, text, length) ||
-               refuse("its %s is not a name", f->name);
-    }
-    if (read_name(number, sizeof(number), text, length) && tn__field_read(f, at, number)) {
-        return true;
+static bool refuse_word(const tn_field *f, const char *text) {
+    char range[128];
+    int plain = 0;
+    if (f->kind == TN_FIELD_CHARS) { return refuse("its %s is not a name", f->name); }
+    while (plain < LONGEST_QUOTE && text[plain] > ' ' && text[plain] <= '~') {
+        plain++;
     }
     tn__field_range(f, range, sizeof(range));
-    return refuse("its %s is \"%s\" (%s)", f->name, number, range);
+    return refuse("its %s is \"%.*s\" (%s)", f->name, plain, text, range);
 }
 
 /* Reads a line's words; *text is then what comes after them. Numbers have one spelling: neither
  * "+1" nor "01". */
 static bool read_line(const tn_field *fields, void *at, const char **text) {
     const char *line = *text;
-    for (const tn_field *f = fields; f->name; f++) {
-        size_t length = strcspn(*text, " \n");
-        if (!read_word(f, at, *text, length)) { return false; }
-        *text += length + (f[1].name && (*text)[length] == ' ');
-    }
+    const tn_field *wrong = tn__fields_read_words(fields, at, text);
+    if (wrong) { return refuse_word(wrong, *text); }
     char *again = write_line(fields, at);
     size_t length = (size_t)(*text - line);
     bool same = strlen(again) == length && memcmp(again, line, length) == 0;
     free(again);
     return same || refuse("\"%.*s\" is not a line of words and numbers",
-                          length < 80 ? (int)length : 80, line);
+                          length < LONGEST_QUOTE ? (int)length : LONGEST_QUOTE, line);
 }
 
 /* A text of one line. */

@@ -33,6 +33,7 @@ enum {
     MOST_RANKS = 4096,        /* of one node */
     MOST_LAUNCHERS = 1 << 17, /* that ever join, including spares and those that rejoin */
     LONGEST_TEXT = 1 << 16,   /* of an order or a report */
+    LONGEST_QUOTE = 80,       /* of a message that is refused */
 };
 
 /* ---- A node's description and state ---------------------------------------------------------- */

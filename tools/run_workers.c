@@ -314,9 +314,10 @@ bool workers_reap(workers *w) {
     return any;
 }
 
-static void signal_all(workers *w, int signal) {
+static void signal_all(const workers *w, int signal, bool groups) {
     for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) { kill(-w->list[i].pid, signal); }
+        pid_t pid = w->list[i].pid;
+        if (!w->list[i].ended) { kill(groups ? -pid : pid, signal); }
     }
 }
 
@@ -324,8 +325,8 @@ void workers_stop(workers *w, int signal) {
     double now = tn__now();
     if (w->stopping == 0) { w->stopping = now; }
     if (signal == SIGKILL && w->killed == 0) { w->killed = now; }
-    signal_all(w, signal);
-    signal_all(w, SIGCONT); /* a stopped process cannot end by itself */
+    signal_all(w, signal, true);
+    signal_all(w, SIGCONT, true); /* a stopped process cannot end by itself */
 }
 
 void workers_tick(workers *w, double grace, output *out) {
@@ -377,10 +378,8 @@ const worker *workers_first_failure(const workers *w) {
     return NULL;
 }
 
-void workers_signal(workers *w, int signal) {
-    for (int i = 0; i < w->count; i++) {
-        if (!w->list[i].ended) { kill(w->list[i].pid, signal); }
-    }
+void workers_signal(const workers *w, int signal) {
+    signal_all(w, signal, false);
 }
 
 void workers_finish(workers *w) {

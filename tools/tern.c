@@ -2,16 +2,8 @@
  * starts programs as ranks, converts checkpoints, plans training on many ranks, and describes this
  * build. */
 #include "core/plain_text.h"
-#include "tools/convert.h"
 #include "tools/error_words.h"
-#include "tools/eval.h"
-#include "tools/generate.h"
-#include "tools/info.h"
-#include "tools/plan.h"
-#include "tools/run.h"
-#include "tools/tokenizer.h"
-#include "tools/tokens.h"
-#include "tools/train.h"
+#include "tools/verbs.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -42,39 +34,31 @@ static void close_output(void) {
     }
 }
 
-/* Verbs with options: argp's messages begin with the first argument. */
-static char run_name[] = "tern run", tokenizer_name[] = "tern tokenizer",
-            tokens_name[] = "tern tokens", eval_name[] = "tern eval",
-            generate_name[] = "tern generate", convert_name[] = "tern convert",
-            plan_name[] = "tern plan", train_name[] = "tern train", info_name[] = "tern info";
-/* An error that is pending when they return is shown. */
 static const struct verb {
-    const char *verb;
-    char *name;
+    const char *name;
     int (*main)(int argc, char **argv);
 } verbs[] = {
-    {"run", run_name, run_main},
-    {"tokenizer", tokenizer_name, tokenizer_main},
-    {"tokens", tokens_name, tokens_main},
-    {"train", train_name, train_main},
-    {"eval", eval_name, eval_main},
-    {"generate", generate_name, generate_main},
-    {"convert", convert_name, convert_main},
-    {"plan", plan_name, plan_main},
-    {"info", info_name, info_main},
+    {"run", run_main},         {"tokenizer", tokenizer_main}, {"tokens", tokens_main},
+    {"train", train_main},     {"eval", eval_main},           {"generate", generate_main},
+    {"convert", convert_main}, {"plan", plan_main},           {"info", info_main},
 };
+
+/* The exit status. An error that is pending when the verb returns is shown. */
+static int run_verb(const struct verb *v, int argc, char **argv) {
+    static char name[32]; /* argp's messages begin with the first argument */
+    snprintf(name, sizeof(name), "tern %s", v->name);
+    argv[0] = name;
+    int status = v->main(argc, argv);
+    if (tn_error() == TN_OK) { return status; }
+    fprintf(stderr, "%s: %s\n", name, error_why());
+    return EXIT_FAILURE; /* and with an error pending, which tells other ranks why */
+}
 
 int main(int argc, char **argv) {
     atexit(close_output);
     const char *verb = argc > 1 ? argv[1] : "help";
     for (size_t i = 0; i < sizeof(verbs) / sizeof(verbs[0]); i++) {
-        if (strcmp(verb, verbs[i].verb) == 0) {
-            argv[1] = verbs[i].name;
-            int status = verbs[i].main(argc - 1, argv + 1);
-            if (tn_error() == TN_OK) { return status; }
-            fprintf(stderr, "%s: %s\n", verbs[i].name, error_why());
-            return EXIT_FAILURE; /* and with an error pending, which tells other ranks why */
-        }
+        if (strcmp(verb, verbs[i].name) == 0) { return run_verb(&verbs[i], argc - 1, argv + 1); }
     }
     if (strcmp(verb, "_guard") == 0) { return guard_main(argc, argv); }
     if (strcmp(verb, "--version") == 0) {

@@ -1,9 +1,8 @@
 /* `tern tokenizer IN… --out DIR`: makes your own vocabulary from texts. */
-#include "tools/tokenizer.h"
-
 #include "core/folder.h"
 #include "core/memory.h"
 #include "tools/inputs.h"
+#include "tools/verbs.h"
 
 #include <errno.h>
 #include <math.h>

@@ -1,13 +1,12 @@
 /* `tern tokens IN… --tokenizer PATH --out DIR`: turns texts into shards of tokens, in one process
  * or under `tern run`. */
-#include "tools/tokens.h"
-
 #include "core/clock.h"
 #include "core/memory.h"
 #include "data/corpus/tokens.h"
 #include "data/corpus/tokens_json.h"
 #include "text/number.h"
 #include "tools/inputs.h"
+#include "tools/verbs.h"
 #include "train/show/terminal.h"
 
 #include <math.h>

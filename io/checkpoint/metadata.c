@@ -397,7 +397,8 @@ static bool refuse_text(const plan *p, const char *key) {
 /* Fills *at from the values under a key. */
 static bool read_words(const plan *p, const char *key, const tn_field *fields, void *at) {
     const char *text = tn__json_text(p->metadata, key);
-    return (text && tn__fields_read_words(fields, at, text)) || refuse_text(p, key);
+    bool fits = text && !tn__fields_read_words(fields, at, &text) && !*text;
+    return fits || refuse_text(p, key);
 }
 
 /* Raises unless the program's member and its key in the file are both present, or neither. *wanted:

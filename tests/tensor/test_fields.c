@@ -177,16 +177,20 @@ TEST(values_read_back) {
 static const tn_field state_fields[] = {
     TN_FIELD(options, real), TN_FIELD(options, wide, .most = 0x1p63), TN_FIELD(options, on), {0}};
 
+static bool read_state(const char *text, options *o) {
+    return !tn__fields_read_words(state_fields, o, &text) && !*text;
+}
+
 TEST(words_in_order) {
     options o = {.real = -2.5, .wide = INT64_MAX, .on = true}, back = {0};
     tn__buffer j = {.operation = "test"};
     tn__fields_put_words(&j, state_fields, &o);
     char *text = tn__buffer_take(&j);
     assert_string_equal(text, "-2.5 9223372036854775807 1");
-    assert_true(tn__fields_read_words(state_fields, &back, text));
+    assert_true(read_state(text, &back));
     assert_true(back.real == o.real && back.wide == o.wide && back.on);
     free(text);
-    assert_true(tn__fields_read_words(state_fields, &back, "0x1p-3 4 0"));
+    assert_true(read_state("0x1p-3 4 0", &back));
     assert_true(back.real == 0.125 && back.wide == 4 && !back.on);
     static const char *const wrong[] = {"",
                                         "1",
@@ -202,7 +206,7 @@ TEST(words_in_order) {
                                         "1 2.5 1",
                                         "1 00000000000000000000000000000000000000000000000002 1"};
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {
-        if (tn__fields_read_words(state_fields, &back, wrong[i])) { fail_msg("\"%s\"", wrong[i]); }
+        if (read_state(wrong[i], &back)) { fail_msg("\"%s\"", wrong[i]); }
     }
 }
 

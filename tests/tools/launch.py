@@ -3,14 +3,20 @@
 Every test is a function with @test, in a folder of its own. All processes of a test have a mark in their environment; after the
 test none may be left, which is part of every test.
 """
+import fcntl
 import os
+import pty
 import re
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
+import threading
 import time
+import tty
 
 TESTS = os.path.abspath(os.environ.get("TERN_TEST_BIN", "build/test/tests"))  # the programs of the tests
 TERN = os.path.join(os.path.dirname(TESTS), "tools", "tern")
@@ -65,6 +71,46 @@ def start(*args, env=None, prefix=(), **options):
     return p
 
 
+def tern(*args, code=0, env=None, **options):
+    """`tern args…` to its end, with this exit status; returns what it wrote, stdout and stderr."""
+    options = {"timeout": LIMIT, "stderr": subprocess.STDOUT, **options}
+    done = subprocess.run([TERN, *map(str, args)], env=env or environment(), stdout=subprocess.PIPE, check=False, **options)
+    said = done.stdout.decode("utf-8", "replace")
+    same(done.returncode, code, (args, said))
+    return said
+
+
+class Terminal:
+    """A raw pseudo-terminal of 100 columns with a command on it; keeps all that appears, write by write."""
+
+    def __init__(self, *args, **streams):
+        self.reading, end = pty.openpty()
+        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
+        tty.setraw(end)
+        self.p = subprocess.Popen(args, env=environment(TERM="xterm"), start_new_session=True,
+                                  **{"stdin": end, "stdout": end, "stderr": end, **streams})
+        os.close(end)
+        self.pieces = []
+        self.thread = threading.Thread(target=self._read, daemon=True)
+        self.thread.start()
+
+    def _read(self):
+        try:
+            while piece := os.read(self.reading, 65536):
+                self.pieces.append(piece)
+        except OSError:
+            pass
+
+    def seen(self):
+        return b"".join(self.pieces)
+
+    def finish(self, code):
+        same(self.p.wait(LIMIT), code, self.seen())
+        self.thread.join(LIMIT)
+        os.close(self.reading)
+        return self.seen()
+
+
 def output(p):
     return text(p.name + ".out")
 
@@ -81,14 +127,18 @@ def text(path):
         return ""
 
 
+def write(path, content):
+    with open(path, "wb") as f:
+        f.write(content.encode() if isinstance(content, str) else content)
+
+
 def shell(script):
     return ["sh", "-c", script]
 
 
 def go():
     """For ranks that wait for it."""
-    with open("go", "w", encoding="utf-8"):
-        pass
+    write("go", "")
 
 
 def until(condition, what, limit=LIMIT):
@@ -158,35 +208,29 @@ def free_ports(count):
     raise AssertionError(f"there are no {count} free ports in a row")
 
 
-def marked(mark):
-    """Processes with the mark, except this one: (pid, name)."""
-    found, wanted = [], f"{MARK}={mark}".encode()
+def processes():
+    """(pid, environment, command line) of each that can be read."""
     for pid in filter(str.isdigit, os.listdir("/proc")):
         try:
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                environ = f.read()
-            with open(f"/proc/{pid}/cmdline", "rb") as f:
-                name = f.read().replace(b"\0", b" ").decode("utf-8", "replace")
+            with open(f"/proc/{pid}/environ", "rb") as f, open(f"/proc/{pid}/cmdline", "rb") as g:
+                yield int(pid), f.read().split(b"\0"), g.read().split(b"\0")
         except OSError:
-            continue
-        if wanted in environ.split(b"\0") and int(pid) != os.getpid():
-            found.append((int(pid), name))
-    return found
+            pass
+
+
+def marked(mark):
+    """Processes with the mark, except this one: (pid, name)."""
+    return [(pid, b" ".join(words).decode("utf-8", "replace")) for pid, variables, words in processes()
+            if f"{MARK}={mark}".encode() in variables and pid != os.getpid()]
 
 
 def pids_of(program, launcher):
     """The ranks of a launcher, by rank."""
     found = {}
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as f:
-                environ = f.read().split(b"\0")
-            name = os.readlink(f"/proc/{pid}/exe")
-        except OSError:
-            continue
-        rank = [v[5:] for v in environ if v.startswith(b"RANK=")]
-        if rank and name == os.path.realpath(program) and any(v.startswith(b"TERN_LAUNCHER=%d-" % launcher.pid) for v in environ):
-            found[int(rank[0])] = int(pid)
+    for pid, variables, words in processes():
+        rank = [v[5:] for v in variables if v.startswith(b"RANK=")]
+        if rank and words[0] == program.encode() and any(v.startswith(b"TERN_LAUNCHER=%d-" % launcher.pid) for v in variables):
+            found[int(rank[0])] = pid
     return found
 
 

@@ -5,7 +5,7 @@ import socket
 import subprocess
 import time
 
-from launch import Skip, environment, free_port, need, until
+from launch import Skip, environment, free_port, need, until, write
 
 CONFIGURATION = """
 ClusterName=tern
@@ -40,11 +40,9 @@ class Slurm:
             raise Skip("a Slurm of our own needs root")
         folder = os.getcwd()
         os.mkdir("state")
-        with open("slurm.conf", "w", encoding="utf-8") as file:
-            file.write(CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=[free_port() for _ in range(3)]))
+        write("slurm.conf", CONFIGURATION.format(host=socket.gethostname(), folder=folder, ports=[free_port() for _ in range(3)]))
         # Two GPUs on each node, as far as Slurm can tell: it looks only for devices.
-        with open("gres.conf", "w", encoding="utf-8") as file:
-            file.write("Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
+        write("gres.conf", "Name=gpu File=/dev/null\nName=gpu File=/dev/zero\n")
         self.env = environment(SLURM_CONF=os.path.join(folder, "slurm.conf"))
         commands = [["slurmctld", "-D"], ["slurmd", "-D", "-N", "n1"], ["slurmd", "-D", "-N", "n2"]]
         with open("daemons.log", "wb") as log:

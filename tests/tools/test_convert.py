@@ -7,18 +7,14 @@ import random
 import resource
 import signal
 import struct
-import subprocess
 
-from launch import TERN, TESTS, environment, has, holds, main, run, same, test
+from launch import TESTS, has, holds, main, run, same, tern, test, write
 
 VOCAB, CONTEXT, WIDTH, HEADS, LAYERS = 11, 8, 8, 2, 2
 
 
 def expect(status, part, *arguments, before=None):
-    done = subprocess.run([TERN, "convert", *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=120,
-                          preexec_fn=before, check=False)  # pylint: disable=subprocess-popen-preexec-fn
-    same(done.returncode, status, (arguments, done.stdout))
-    has(done.stdout, part)
+    has(tern("convert", *arguments, code=status, preexec_fn=before), part)
 
 
 def full_disk():
@@ -115,12 +111,10 @@ def write_folder(folder):
         data += struct.pack("<%df" % count, *(draw.gauss(0, 1) for _ in range(count)))
     text = json.dumps(header).encode()
     os.mkdir(folder)
-    with open(os.path.join(folder, "model.safetensors"), "wb") as f:
-        f.write(struct.pack("<Q", len(text)) + text + data)
+    write(os.path.join(folder, "model.safetensors"), struct.pack("<Q", len(text)) + text + data)
     with open(os.path.join(folder, "config.json"), "w") as f:
         json.dump({"model_type": "gpt2", "vocab_size": VOCAB, "n_positions": CONTEXT, "n_embd": WIDTH, "n_head": HEADS, "n_layer": LAYERS}, f)
-    with open(os.path.join(folder, "merges.txt"), "w") as f:
-        f.write("#version: 0.2\na b\n")
+    write(os.path.join(folder, "merges.txt"), "#version: 0.2\na b\n")
 
 
 @test
@@ -169,8 +163,7 @@ def models():
     begin = 8 + int.from_bytes(data[:8], "little") + told["transformer.ln_f.bias"]["data_offsets"][0]
     data[begin:begin + 2] = (0x47c3).to_bytes(2, "little")  # 99840 in bf16
     os.rename(path, "kept.safetensors")
-    with open(path, "wb") as f:
-        f.write(data)
+    write(path, data)
     expect(1, '"transformer.ln_f.bias" has a number of size 99840, which is infinite in f16', "half", "x", "--dtype", "f16")
     holds(not os.path.exists("x"), "a refused conversion left a folder")
     os.rename("kept.safetensors", path)
@@ -192,8 +185,7 @@ def models():
                              ("pointer.bin", pointer, "pointer.bin is not a safetensors file; it is a git-lfs pointer"),
                              ("torch.bin", b"PK\3\4" + bytes(2000), "torch.bin is not a safetensors file; it is a zip archive (PyTorch"),
                              ("half/model.safetensors", pointer, "half/model.safetensors is not a safetensors file; it is a git-lfs pointer")):
-        with open(name, "wb") as f:
-            f.write(data)
+        write(name, data)
         expect(1, what, name.replace("/model.safetensors", ""), "x")
     os.rename("half/model.safetensors", "half/pytorch_model.bin")
     expect(1, "pytorch_model.bin is not read (save_pretrained of transformers writes it as safetensors)", "half", "x")

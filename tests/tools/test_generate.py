@@ -10,8 +10,8 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import (LIMIT, MARK, TERN, TESTS, environment, errors, finish, has, holds, main, marked, output, run, same, start, test,
-                    until)
+from launch import (LIMIT, TERN, TESTS, Terminal, environment, errors, finish, has, holds, main, output, pids_of, run, same, start,
+                    tern, test, until, write)
 
 TEXT = "naïve cafés sell 🍵 and 日本茶.\nA second line."
 BYTES = TEXT.encode()
@@ -107,7 +107,7 @@ def one_line_at_a_time():
 def a_model_that_is_cut_short():
     """once the model is loaded its files do not matter; before that they are an error"""
     speaker()
-    subprocess.run([TERN, "convert", "model", "plain", "--plain"], env=environment(), check=True, timeout=LIMIT)
+    tern("convert", "model", "plain", "--plain")
     for folder, weights in (("model", "model.safetensors"), ("plain", "tern.safetensors")):
         weights = os.path.join(folder, weights)
         with subprocess.Popen([TERN, "generate", "--model", folder, "--tokenizer", "model", "--tokens", "4", "--threads", "1"],
@@ -122,38 +122,24 @@ def a_model_that_is_cut_short():
         fails(1, weights, "--model", folder, "--tokenizer", "model", "--prompt", "na")
 
 
-def pieces_of(*arguments):
-    """The single writes, read one by one from a raw pseudo-terminal."""
-    import tty
-    ours, theirs = pty.openpty()
-    tty.setraw(theirs)
-    with subprocess.Popen([TERN, "generate", *arguments], stdin=subprocess.DEVNULL, stdout=theirs, env=environment()) as p:
-        os.close(theirs)
-        got = []
-        while True:
-            try:
-                piece = os.read(ours, 1 << 16)
-            except OSError:
-                break
-            if not piece:
-                break
-            got.append(piece)
-        same(p.wait(LIMIT), 0)
-    os.close(ours)
-    return got
+def on_terminal(*arguments):
+    """The single writes."""
+    t = Terminal(TERN, "generate", "--model", "model", *arguments, stdin=subprocess.DEVNULL)
+    t.finish(0)
+    return t.pieces
 
 
 @test
 def whole_characters():
     """each write holds whole characters, though each token is one byte; a terminal gets no commands"""
     speaker()
-    pieces = pieces_of("--model", "model", "--prompt", "na")
+    pieces = on_terminal("--prompt", "na")
     for piece in pieces:
         piece.decode()  # raises inside a character
     same(b"".join(pieces).decode(), TEXT[2:] + "\n")
     subprocess.run(["rm", "-r", "model"], check=True)
     speaker("ab\x1b]0;title\x07cd\x1b[2Je\rf\tg\nh")
-    pieces = b"".join(pieces_of("--model", "model", "--prompt", "a"))
+    pieces = b"".join(on_terminal("--prompt", "a"))
     holds(b"\x1b" not in pieces and b"\x07" not in pieces and b"\r" not in pieces and pieces.endswith(b"\tg\nh\n"), pieces)
     raw = generate("--model", "model", "--prompt", "a").stdout  # a pipe gets all of it
     same(raw, b"b\x1b]0;title\x07cd\x1b[2Je\rf\tg\nh\n")
@@ -224,25 +210,23 @@ def ends_of_texts():
     speaker()
     space, config = ord(" "), json.load(open("model/config.json", encoding="utf-8"))
 
-    def write(name, value):
-        with open(os.path.join("model", name), "w", encoding="utf-8") as f:
-            json.dump(value, f)
+    def describe(name, value):
+        write("model/" + name, json.dumps(value))
 
-    write("generation_config.json", {"eos_token_id": [space, 5000000], "bos_token_id": None})
+    describe("generation_config.json", {"eos_token_id": [space, 5000000], "bos_token_id": None})
     says("ïve\n", "--prompt", "na")
-    write("generation_config.json", {"eos_token_id": ord("v")})
+    describe("generation_config.json", {"eos_token_id": ord("v")})
     says("ï\n", "--prompt", "na")
-    write("generation_config.json", {"bos_token_id": ord("n")})  # an empty prompt alone begins with it
+    describe("generation_config.json", {"bos_token_id": ord("n")})  # an empty prompt alone begins with it
     says("ïve\n", "--prompt", "na", "--tokens", "4")
     says("aïve\n", "--prompt", "", "--tokens", "5")
-    write("generation_config.json", {"eos_token_id": "x"})
+    describe("generation_config.json", {"eos_token_id": "x"})
     fails(1, 'model/generation_config.json: "eos_token_id" is "x" but must be', "--model", "model", "--prompt", "na")
-    with open("model/generation_config.json", "w", encoding="utf-8") as f:
-        f.write("{")
+    write("model/generation_config.json", "{")
     fails(1, "model/generation_config.json: byte 1", "--model", "model", "--prompt", "na")
     os.remove("model/generation_config.json")
     config["eos_token_id"] = space
-    write("config.json", config)
+    describe("config.json", config)
     says("ïve\n", "--prompt", "na")
 
 
@@ -318,16 +302,6 @@ def endless_on_two():
     return p
 
 
-def pid_of(rank):
-    found = []
-    for pid, _ in marked(os.environ[MARK]):
-        with open(f"/proc/{pid}/environ", "rb") as f:
-            if f"RANK={rank}".encode() in f.read().split(b"\0"):
-                found.append(pid)
-    same(len(found), 1)
-    return found[0]
-
-
 @test
 def interrupted_on_a_mesh():
     """Ctrl-C ends the text at the same token on all ranks"""
@@ -341,7 +315,7 @@ def interrupted_on_a_mesh():
 def a_rank_that_dies():
     """the others end, and the launcher says who it was"""
     p = endless_on_two()
-    os.kill(pid_of(1), signal.SIGKILL)
+    os.kill(pids_of(TERN, p)[1], signal.SIGKILL)
     finish(p, 137)
     has(errors(p), "rank 1")
 

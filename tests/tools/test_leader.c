@@ -90,6 +90,19 @@ TEST(test_a_job) {
     leader_free(l);
 }
 
+/* A restart waits for no one: the last call was at the beginning. */
+TEST(test_restart_at_once) {
+    leader *l = leader_new(&elastic, 100);
+    leader_tick(l, 100);
+    leader_tick(l, 104);
+    assert_start(l, 1, 1, (round_member[]){{0, 1}});
+    report_state(l, 0, NODE_STOPPED, 7, 1);
+    leader_tick(l, 105);
+    assert_order(l, ORDER_STOP, 1, "");
+    assert_start(l, 2, 1, (round_member[]){{0, 1}});
+    leader_free(l);
+}
+
 /* Silence is loss, unless it was this launcher that did not look. */
 TEST(test_silence) {
     leader *l = leader_new(&elastic, 100);
@@ -138,9 +151,12 @@ TEST(test_full) {
 
 /* What makes no sense ends the job. */
 TEST(test_strange_counts) {
-    leader *l = leader_new(&elastic, 100);
-    assert_true(leader_grow(l, 3));
-    assert_false(leader_grow(l, 2));
-    assert_order(l, ORDER_END, 1, "the store counts 2 launchers");
-    leader_free(l);
+    static const int64_t counts[] = {2, -1, MOST_LAUNCHERS + 1, INT64_MAX - 1};
+    for (int i = 0; i < 4; i++) {
+        leader *l = leader_new(&elastic, 100);
+        assert_true(leader_grow(l, 3));
+        assert_false(leader_grow(l, counts[i]));
+        assert_order(l, ORDER_END, 1, "launchers: another process writes there");
+        leader_free(l);
+    }
 }

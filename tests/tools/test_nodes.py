@@ -11,7 +11,8 @@ import time
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, TERN, TESTS, blocks, environment, errors, finish, free_port, free_ports, go, has, holds, main, output, run, same, shell, start, test, text, until
+from launch import (LIMIT, TERN, TESTS, blocks, environment, errors, finish, free_port, free_ports, go, has, holds, main, output,
+                    run, same, shell, start, test, text, until, write)
 
 HOST = "127.0.0.1"
 
@@ -32,6 +33,12 @@ class Job:
         p = self.start(*program, **more)
         until(self.served, "the store is served")
         return p
+
+    def both(self, program):
+        """Two launchers whose ranks run."""
+        two = self.leader(*program), self.start(*program)
+        until(lambda: said(0) and said(1), "both have started")
+        return two
 
     def served(self):
         try:
@@ -103,18 +110,6 @@ def wanted_places():
 
 
 @test
-def failure_elsewhere():
-    """a failure on one node ends all; every launcher reports it and has its exit code"""
-    job = Job(2)
-    program = shell('[ $RANK = 1 ] || exec sleep 1000; echo its last words >&2; kill -SEGV $$')
-    first = job.leader(*program)
-    second = job.start(*program)
-    for p in (first, second):
-        finish(p, 128 + signal.SIGSEGV)
-        has(errors(p), "rank 1 (host ", "was killed by SIGSEGV", "    | its last words")
-
-
-@test
 def first_failure():
     """of failures on several nodes the earliest is reported first"""
     job = Job(2)
@@ -126,89 +121,14 @@ def first_failure():
         finish(p, 5)
         report = [line for line in errors(p).splitlines() if "(host" in line]
         has(report[0], "rank 1 (host", "exit code 5")
-
-
-@test
-def restarts():
-    """all nodes start again together while there are restarts left; each failure is reported as its own"""
-    job = Job(2, "--max-restarts", 2)
-    program = shell(SAYS + 'while [ $(cat said.* | wc -l) -lt $((2 * TERN_RESTART_COUNT + 2)) ]; do sleep 0.02; done; '
-                    '[ $TERN_RESTART_COUNT != 2 ] || exit 0; [ $RANK != $TERN_RESTART_COUNT ] || exit $((RANK + 7)); exec sleep 1000')
-    first = job.leader(*program)
-    second = job.start(*program)
-    for p in (first, second):
-        finish(p, 0)
-        report = [line for line in errors(p).splitlines() if "(host" in line or "restart " in line]
-        same(len(report), 4, report)
-        for line, words in zip(report, ("rank 0 (host", "restart 1 of 2", "rank 1 (host", "restart 2 of 2")):
-            has(line, words)
-        has(errors(p), "exit code 7", "exit code 8")
-    for rank in range(2):
-        same(said(rank), [f"{k}: {rank} of 2" for k in range(3)])
-
-
-@test
-def restart_at_once():
-    """a restart after a failure does not wait for more nodes: the last call was at the beginning"""
-    job = Job("1:2", "--last-call", 3, "--max-restarts", 1)
-    p = job.start(*shell('date +%s.%N > began.$TERN_RESTART_COUNT; exit $((1 - TERN_RESTART_COUNT))'))
-    finish(p, 0)
-    gap = float(text("began.1")) - float(text("began.0"))
-    holds(gap < 2.5, f"{gap} s between the two rounds")
-
-
-@test
-def late_and_lost():
-    """MIN:MAX: MIN nodes start after the last call; all start again with one that comes later, and without it when it is killed"""
-    job = Job("1:2")
-    first = job.leader(*UNTIL_GO)
-    until(lambda: said(0) == ["0: 0 of 1"], "one node has started")
-    second = job.start(*UNTIL_GO)
-    until(lambda: said(0) == ["0: 0 of 1", "1: 0 of 2"] and said(1) == ["1: 1 of 2"], "both have started")
-    has(errors(first), "another host has joined")
-    second.kill()
-    second.wait()
-    until(lambda: said(0)[2:] == ["2: 0 of 1"], "the first continues alone", 30)
-    until(lambda: "start again on 1 host" in errors(first), "it says so")
-    has(errors(first), "node 1 (host ", "rank 1) is lost: it gave no sign of life")
-    go()
-    finish(first, 0)
-
-
-@test
-def loss_explains_failures():
-    """ranks that fail because a node is lost cost no restart"""
-    job = Job("1:2")
-    program = shell('echo $$ >> pids.$RANK; echo "$TERN_RESTART_COUNT $WORLD_SIZE" >> all.$RANK; [ $WORLD_SIZE = 2 ] || exit 0; '
-                    'while [ ! -s pids.1 ]; do sleep 0.02; done; while [ -e /proc/$(cat pids.1) ]; do sleep 0.02; done; exit 7')
-    first = job.leader(*program, options=["--last-call", 3])
-    second = job.start(*program, options=["--last-call", 3])
-    until(lambda: text("pids.0") and text("pids.1"), "both have started")
-    second.kill()
-    second.wait()
-    finish(first, 0)
-    same(text("all.0"), "0 2\n1 1\n")
-
-
-@test
-def too_few():
-    """a node lost below MIN ends the job with an error that names it"""
-    job = Job(2)
-    first = job.leader(*FOREVER)
-    second = job.start(*FOREVER)
-    until(lambda: said(0) and said(1), "both have started")
-    second.kill()
-    finish(first, 1, 30)
-    has(errors(first), "node 1 (host ", "is lost: it gave no sign of life", "1 of at least 2 hosts are left")
+        has(errors(p), "    | my own fault")
 
 
 @test
 def leader_killed():
     """node 0 killed: the others end their ranks and report the lost node; both launchers started again run the job"""
     job = Job("1:2")
-    first = job.leader(*UNTIL_GO)
-    second = job.start(*UNTIL_GO)
-    until(lambda: said(1), "both have started")
+    first, second = job.both(UNTIL_GO)
     first.kill()
     first.wait()
     finish(second, 1, 30)
@@ -224,9 +144,7 @@ def leader_killed():
 def leader_silent():
     """node 0 stopped: the others end in bounded time, and so does it when it continues"""
     job = Job("1:2")
-    first = job.leader(*FOREVER)
-    second = job.start(*FOREVER)
-    until(lambda: said(0) and said(1), "both have started")
+    first, second = job.both(FOREVER)
     first.send_signal(signal.SIGSTOP)
     finish(second, 1, 30)
     has(errors(second), "node 0 is lost")
@@ -240,9 +158,7 @@ def leader_silent():
 def silent_node():
     """a launcher that was stopped too long has lost its place, and says so when it continues"""
     job = Job("1:2")
-    first = job.leader(*UNTIL_GO)
-    second = job.start(*UNTIL_GO)
-    until(lambda: said(1), "both have started")
+    first, second = job.both(UNTIL_GO)
     second.send_signal(signal.SIGSTOP)
     until(lambda: said(0)[-1].endswith("of 1"), "the first continues alone", 30)
     second.send_signal(signal.SIGCONT)
@@ -256,22 +172,18 @@ def silent_node():
 def node_leaves():
     """a launcher that is told to end says so to the others, at once"""
     job = Job(2, "--heartbeat", 1000)
-    first = job.leader(*FOREVER)
-    second = job.start(*FOREVER)
-    until(lambda: said(0) and said(1), "both have started")
+    first, second = job.both(FOREVER)
     second.terminate()
     finish(second, 143, 30)
     finish(first, 1, 30)
-    has(errors(first), "node 1 (host ", "SIGTERM ended the launcher")
+    has(errors(first), "node 1 (host ", "SIGTERM ended the launcher", "1 of at least 2 hosts are left")
 
 
 @test
 def leader_leaves():
     """node 0 told to end ends the job everywhere, with the reason"""
     job = Job(2, "--heartbeat", 1000)
-    first = job.leader(*FOREVER)
-    second = job.start(*FOREVER)
-    until(lambda: said(0) and said(1), "both have started")
+    first, second = job.both(FOREVER)
     first.send_signal(signal.SIGINT)
     finish(first, 130, 30)
     finish(second, 130, 30)
@@ -323,9 +235,7 @@ def near_the_end():
     """a node that comes when others have ended well restarts nothing, and says that nothing ran there"""
     job = Job("2:3", "--last-call", 1)
     program = shell(SAYS + '[ $RANK = 0 ] || while [ ! -e go ]; do sleep 0.05; done')
-    first = job.leader(*program)
-    second = job.start(*program)
-    until(lambda: said(0) and said(1), "both have started")
+    first, second = job.both(program)
     time.sleep(0.5)  # until the first is done
     third = job.start(*program)
     until(lambda: "waits for a free place" in errors(third), "the third waits")
@@ -463,8 +373,7 @@ def own_token():
 @test
 def token_files():
     """--token-file and TERN_TOKEN_FILE: a file that no one else can read makes the token; another file is refused before anything starts"""
-    with open("token", "w", encoding="utf-8") as f:
-        f.write("a secret of this job\n")
+    write("token", "a secret of this job\n")
     os.chmod("token", 0o600)
     job = Job(2, "--token-file", "token")
     first = job.leader(*shell('[ ${#TERN_TOKEN} -ge 32 ] && [ "$TERN_TOKEN" != "a secret of this job" ] && [ "$TERN_TOKEN" != secret ]'))

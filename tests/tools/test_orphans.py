@@ -9,7 +9,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import MARK, command, environment, errors, finish, go, holds, main, marked, run, same, start, test, text, until
+from launch import MARK, TERN, command, environment, errors, finish, go, holds, main, marked, run, same, start, test, text, until
 
 # A rank that ignores all signals that it can, with a child in its group, one there without our environment, and two in their
 # own sessions.
@@ -53,14 +53,6 @@ def killed():
     p.kill()
     p.wait()
     bare_gone()
-
-
-@test
-def crashed():
-    """the launcher ended by SIGSEGV"""
-    p = stubborn()
-    p.send_signal(signal.SIGSEGV)
-    p.wait()
 
 
 @test
@@ -154,7 +146,6 @@ def early_rank():
 @test
 def nested():
     """a launcher started by a rank ends with the outer one, and so do its ranks"""
-    from launch import TERN
     p = start("--", TERN, "run", "-n", 2, "sh", "-c", 'trap "" TERM; echo x > begun.$RANK; while :; do sleep 0.05; done')
     until(lambda: text("begun.0") and text("begun.1"), "both inner ranks run")
     memory = f"/dev/shm/tern-{p.pid}-*"

@@ -7,17 +7,13 @@ import resource
 import select
 import shutil
 import signal
-import struct
 import subprocess
 import sys
-import termios
-import threading
 import time
-import fcntl
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import LIMIT, command, environment, finish, go, has, holds, main, run, same, start, test, text, until
+from launch import LIMIT, Terminal, command, environment, finish, go, has, holds, main, run, same, start, test, text, until, write
 
 
 def python(program):
@@ -85,17 +81,6 @@ def slow_reader():
 
 
 @test
-def stuck_reader():
-    """a reader that never reads does not keep the launcher from ending its ranks and itself"""
-    p = start("-n", 2, "--grace", 0.3, "sh", "-c", "echo $$ > begun.$RANK; exec yes", stdout=subprocess.PIPE)
-    until(lambda: text("begun.0") and text("begun.1"), "both ranks run")
-    time.sleep(0.3)
-    p.terminate()
-    finish(p, 143, 20)
-    p.stdout.close()
-
-
-@test
 def closed_reader():
     """a reader that goes away is reported once; the ranks continue, the log files are complete, and what is not shown is no success"""
     p = start("--log-dir", "logs", "--rdzv-id", "closed", *python(
@@ -132,34 +117,8 @@ def full_disk():
 # ---- On a terminal ------------------------------------------------------------------------------------------------
 
 
-class Terminal:
-    """A pseudo-terminal of 100 columns with `tern run` on it; reads all that appears."""
-
-    def __init__(self, *args):
-        self.reading, end = pty.openpty()
-        fcntl.ioctl(end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, 100, 0, 0))
-        mode = termios.tcgetattr(end)
-        mode[1] &= ~termios.OPOST
-        termios.tcsetattr(end, termios.TCSANOW, mode)
-        self.p = subprocess.Popen(command(*args), env=environment(TERM="xterm"), stdin=end, stdout=end, stderr=end,
-                                  start_new_session=True)
-        os.close(end)
-        self.seen = b""
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self):
-        while True:
-            try:
-                self.seen += os.read(self.reading, 65536)
-            except OSError:
-                return
-
-    def finish(self, code):
-        same(self.p.wait(LIMIT), code)
-        self.thread.join(LIMIT)
-        os.close(self.reading)
-        return self.seen
+def on_terminal(*args):
+    return Terminal(*command(*args))
 
 
 def screen(seen):
@@ -180,13 +139,6 @@ def screen(seen):
     return rows
 
 
-@test
-def no_colours():
-    """on a terminal lines have their prefix and no colours"""
-    seen = Terminal("-n", 2, "sh", "-c", r"sleep 0.$((2 * RANK)); printf '\033[31mhello\033[0m %s\n' $RANK").finish(0)
-    same(seen, b"[0] hello 0\n[1] hello 1\n")
-
-
 # Escape sequences that do more than colour; a bell, a backspace, a CSI of one character.
 COMMANDS = [r"\033[2J", r"\033[1;1H", r"\033]0;another title\a", r"\033]52;c;eA==\033\\", r"\033[?1049h", r"\033c", r"\a",
             r"\b\b\b\b", r"\302\2332J"]
@@ -197,23 +149,12 @@ def commands_to_the_terminal():
     """on a terminal no rank's escape sequences and control characters pass; into a pipe all bytes do"""
     line = "".join(COMMANDS) + r"\033[1;33mwhat\tis \303\251 shown\033[0m"
     script = f"printf '{line}\n'; printf '{line}' >&2"
-    seen = Terminal("-n", 2, "sh", "-c", f"[ $RANK = 0 ] || {{ {script}; }}").finish(0)
+    seen = on_terminal("-n", 2, "sh", "-c", f"[ $RANK = 0 ] || {{ {script}; }}").finish(0)
     same(seen.count(b"what\tis \303\251 shown\n"), 2, seen)
     holds(not re.search(rb"[\a\b]|\302\233|\033", seen), seen)
     done = run("sh", "-c", script)
     for end in (done.stdout, done.stderr):
         same(end, b"[0] " + subprocess.run(["printf", line], capture_output=True, check=True).stdout + b"\n")
-
-
-@test
-def last_words():
-    """the report of a failure shows a rank's last lines without control characters, on a terminal and elsewhere"""
-    line = "".join(COMMANDS) + r"\033[31mthe disk is full\033[0m"
-    script = f"printf '{line}\\n' >&2; for i in 1 2 3 4 5; do sleep 0.2; seq 20; done; exit 1"  # not in view any more: it is repeated
-    for seen in (Terminal("sh", "-c", script).finish(1), run("sh", "-c", script).stderr):
-        report = seen[seen.index(b"the last lines of its stderr"):]
-        has(report, "    | ?]0;another title??]52;c;eA==?\\?c??????2Jthe disk is full\n")
-        holds(b"\033" not in report, report)
 
 
 @test
@@ -254,22 +195,17 @@ else:
 """
 
 
-def touch(name):
-    with open(name, "w", encoding="utf-8"):
-        pass
-
-
 @test
 def one_progress_line():
     """rank 0 redraws one line at the bottom, other ranks' lines appear above it; what it clears is gone"""
-    t = Terminal("-n", 2, *python(BAR))
+    t = on_terminal("-n", 2, *python(BAR))
     for i in range(10):
-        until(lambda: b" %d/10 " % i in t.seen, "the progress line is shown")
-        touch(f"shown.{i}")
+        until(lambda: b" %d/10 " % i in t.seen(), "the progress line is shown")
+        write(f"shown.{i}", "")
         # It comes back below the other rank's line.
         again = re.compile(rb"line %d of None\n\r\[0\] [^\n\r]* %d/10 of 96\033\[K" % (i, i))
-        until(lambda: again.search(t.seen), "it is shown again")
-        touch(f"next.{i}")
+        until(lambda: again.search(t.seen()), "it is shown again")
+        write(f"next.{i}", "")
     rows = screen(t.finish(0))
     same(rows[0], "[0] start")
     same(rows[1:11], [f"[1] line {i} of None" for i in range(10)])
@@ -281,8 +217,8 @@ def one_progress_line():
 def no_progress_line():
     """without a terminal ranks are told that no progress line is shown, and bytes pass unchanged"""
     for i in range(10):
-        touch(f"shown.{i}")
-        touch(f"next.{i}")
+        write(f"shown.{i}", "")
+        write(f"next.{i}", "")
     done = run("-n", 2, *python(BAR))
     same(done.returncode, 0)
     has(done.stderr, "[0] start\n[0] \r[          ] 0/10 of None\033[K\r[#")
@@ -293,14 +229,14 @@ def no_progress_line():
 @test
 def redraws_without_end():
     """a line that is redrawn for megabytes takes no memory and is never split"""
-    seen = Terminal(*python("for i in range(40000): sys.stdout.write('\\r%60d' % i)\nsys.stdout.write('\\n')")).finish(0)
+    seen = on_terminal(*python("for i in range(40000): sys.stdout.write('\\r%60d' % i)\nsys.stdout.write('\\n')")).finish(0)
     same(screen(seen), ["[0] " + "%60d" % 39999, ""])
 
 
 @test
 def other_ranks_carriage_returns():
     """on a terminal another rank's \\r cannot wipe out its prefix"""
-    seen = Terminal("-n", 2, "sh", "-c", r"[ $RANK = 0 ] || printf '10%%\r99%%\rdone\r\n'").finish(0)
+    seen = on_terminal("-n", 2, "sh", "-c", r"[ $RANK = 0 ] || printf '10%%\r99%%\rdone\r\n'").finish(0)
     same(screen(seen), ["[1] done", ""])
 
 

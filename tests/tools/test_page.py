@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 
-from launch import TERN, TESTS, environment, holds, main, same, test
+from launch import TERN, TESTS, environment, holds, main, same, test, write
 
 ROOT = os.environ.get("TERN_ROOT", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 EXAMPLES = os.environ.get("TERN_EXAMPLE_BIN", os.path.join(TESTS, "../examples"))
@@ -37,14 +37,12 @@ def smaller(command, used):
 def every_command_of_the_page():
     with open(os.path.join(ROOT, "docs/gpt2.md"), encoding="utf-8") as f:
         blocks = BLOCK.findall(f.read())
-    with open("text.txt", "w") as f:
-        f.write(small_text())
+    write("text.txt", small_text())
     path = os.pathsep.join([os.path.dirname(TERN), os.path.abspath(EXAMPLES), os.environ["PATH"]])
     used, ran = set(), 0
     for kind, name, body in blocks:
         if name and kind != "c":
-            with open(name, "w", encoding="utf-8") as f:
-                f.write(body)
+            write(name, body)
         elif kind == "sh":
             done = subprocess.run(["bash", "-e", "-u", "-o", "pipefail", "-c", smaller(body, used)], env=environment(PATH=path, TERN_TIMEOUT=60),
                                   stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300)

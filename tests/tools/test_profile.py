@@ -7,7 +7,7 @@ import os
 import signal
 import subprocess
 
-from launch import LIMIT, Skip, TESTS, command, environment, has, holds, main, same, test, text, until
+from launch import LIMIT, TESTS, Skip, command, environment, has, holds, main, same, test, text
 
 PROGRAM = os.path.join(TESTS, "profile_program")
 KINDS = {"region": 0, "backward": 1, "module": 2, "operation": 3, "gradient": 3, "kernel": 4}

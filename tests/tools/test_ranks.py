@@ -19,14 +19,6 @@ def steps(rank):
 
 
 @test
-def one_host():
-    """ranks of one launcher add up"""
-    done = run("-n", 3, os.path.join(TESTS, "rank_program"), env=environment(**FAST))
-    same(done.returncode, 0, done.stderr)
-    same(sorted(done.stdout.decode().splitlines()), [f"[{r}] rank {r} of 3, local {r}, sum 6" for r in range(3)])
-
-
-@test
 def killed_rank():
     """a rank killed in mid-work: the report names it first, and the restarted ranks meet again"""
     p = start("-n", 2, "--max-restarts", 1, LOOP, env=environment(**FAST))

@@ -3,23 +3,10 @@
 import gzip
 import json
 import os
-import subprocess
 
-from launch import LIMIT, TERN, environment, has, holds, main, same, test
+from launch import has, holds, main, same, tern, test, write
 
 TEXT = "the cat sat on the mat and the dog sat on the log\n" * 20
-
-
-def tern(*arguments, status=0):
-    done = subprocess.run([TERN, *arguments], env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=LIMIT)
-    text = done.stdout.decode()
-    same(done.returncode, status, text)
-    return text
-
-
-def write(name, text):
-    with open(name, "w") as f:
-        f.write(text)
 
 
 @test
@@ -41,7 +28,7 @@ def texts_of_every_kind_are_one_text():
         f.write(TEXT)
     has(tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own"), "bytes of text: own")
     first = open("own/tokenizer.json", encoding="utf-8").read()
-    has(tern("tokenizer", "all", "--out", "own", status=1), "tern tokenizer: own has a tokenizer already (--overwrite replaces it)")
+    has(tern("tokenizer", "all", "--out", "own", code=1), "tern tokenizer: own has a tokenizer already (--overwrite replaces it)")
     tern("tokenizer", "all", "--vocab", "300", "--min-count", "2", "--out", "own", "--overwrite")
     same(open("own/tokenizer.json", encoding="utf-8").read(), first)
 
@@ -53,15 +40,15 @@ def a_text_that_would_be_replaced():
     os.symlink("own", "link")
     for text in ("own/tokenizer.json", "own", "link/../own/tokenizer.json"):
         for out in ("own", "link"):
-            has(tern("tokenizer", text, "--out", out, "--overwrite", status=1),
+            has(tern("tokenizer", text, "--out", out, "--overwrite", code=1),
                 f"tern tokenizer: the output {out} would replace {text}", "which is also an input; choose another output")
     os.link("own/tokenizer.json", "text2.txt")
-    has(tern("tokenizer", "text2.txt", "--out", "own", "--overwrite", status=1), "own would replace text2.txt")
+    has(tern("tokenizer", "text2.txt", "--out", "own", "--overwrite", code=1), "own would replace text2.txt")
     os.remove("text2.txt")
     deep = "deep/" + "/".join(map(str, range(1, 10)))  # deep in a folder that is read
     os.makedirs(deep)
     os.rename("own/tokenizer.json", deep + "/tokenizer.json")
-    has(tern("tokenizer", "deep", "--out", deep, "--overwrite", status=1), f"{deep} would replace {deep}/tokenizer.json")
+    has(tern("tokenizer", "deep", "--out", deep, "--overwrite", code=1), f"{deep} would replace {deep}/tokenizer.json")
     os.rename(deep + "/tokenizer.json", "own/tokenizer.json")
     os.rename("own/tokenizer.json", "text2.txt")
     tern("tokenizer", "text2.txt", "--vocab", "270", "--out", "own", "--overwrite")
@@ -76,7 +63,7 @@ def what_is_wrong():
                                     (["nowhere", "--out", "own"], 1, "tern tokenizer: nowhere: No such file"),
                                     (["empty.txt", "--out", "own"], 1, "tern tokenizer: no text in empty.txt"),
                                     (["text.txt", "--out", "text.txt"], 1, "tern tokenizer: text.txt")):
-        has(tern("tokenizer", *arguments, status=status), what)
+        has(tern("tokenizer", *arguments, code=status), what)
     holds(not os.path.exists("own"), "something was written")
 
 

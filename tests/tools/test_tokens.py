@@ -5,7 +5,6 @@ import array
 import gzip
 import json
 import os
-import pty
 import random
 import re
 import shutil
@@ -17,17 +16,12 @@ sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 # pylint: disable=wrong-import-position
 from byte_tokenizer import END, write_tokenizer
-from launch import LIMIT, TERN, Skip, environment, errors, finish, free_port, has, holds, main, need, pids_of, run, same, start, test, until
+from launch import (TERN, Skip, Terminal, environment, errors, finish, free_port, has, holds, main, need, pids_of, run, same, start, tern,
+                    test, until, write)
 
 
-def tokens(*args, code=0, **options):
-    """`tern tokens args…` to its end; returns what it wrote, stdout and stderr."""
-    command = [TERN, "tokens"] + [str(arg) for arg in args]
-    options.setdefault("timeout", LIMIT)
-    done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, **options)
-    text = done.stdout.decode("utf-8", "replace")
-    same(done.returncode, code, text)
-    return text
+def tokens(*args, **options):
+    return tern("tokens", *args, **options)
 
 
 def make(*args, **options):
@@ -92,12 +86,10 @@ def as_python_would():
         texts = [words(rng.randrange(60), rng) for _ in range(200)]
         write_lines("in/" + name, texts)
         expected += texts
-    with open("in/sub/d.txt", "wb") as f:
-        f.write(b"\xef\xbb\xbf" + b"plain \xff text\n" * 5000)
+    write("in/sub/d.txt", b"\xef\xbb\xbf" + b"plain \xff text\n" * 5000)
     expected.append(b"plain \xff text\n" * 5000)
     subprocess.run(["zstd", "-q", "--rm", "in/a.jsonl", "-o", "in/a.jsonl.zst"], check=True)
-    with open("in/.hidden", "wb") as f:
-        f.write(b"\0")
+    write("in/.hidden", b"\0")
     text = make("in", "--out", "out", "--shard-bytes", 20000)
     has(text, "601 documents", "out/train_*.bin", "texts contain the special token's text")
     expected = [t if isinstance(t, bytes) else t.encode() for t in expected]
@@ -133,8 +125,7 @@ def validation():
 @test
 def split_and_key():
     """--split cuts a plain text into documents; --key names another text; --eot another end"""
-    with open("a.txt", "w", encoding="utf-8") as f:
-        f.write("one\n\n two\ntwo \n\n\n\nthree\n")
+    write("a.txt", "one\n\n two\ntwo \n\n\n\nthree\n")
     make("a.txt", "--out", "out", "--split", r"\n\n")
     same(documents(split("out", "train")), [b"one", b"two\ntwo", b"three"])
     write_lines("b.jsonl", ["x"], key="content")
@@ -156,14 +147,12 @@ def wrong_command_lines():
     has(tokens("--help"), "IN... --tokenizer PATH --out DIR", "<|endoftext|>")
     same(tokens("a.jsonl", "--tokenizer", "nowhere", "--out", "o", code=1)[:28], "tern tokens: nowhere: No suc")
     same(make("nowhere", "--out", "o", code=1), "tern tokens: nowhere: No such file or directory\n")
-    with open("b.jsonl", "wb") as f:
-        f.write(b'{"text": "x"}\n{"text": "\xff"}\n')
+    write("b.jsonl", b'{"text": "x"}\n{"text": "\xff"}\n')
     same(make("b.jsonl", "--out", "o", code=1), "tern tokens: b.jsonl: line 2: not UTF-8, at byte 11\n")
     holds(not os.path.exists("o/train_000000.bin"))
     open("empty.txt", "wb").close()
     same(make("empty.txt", "--out", "o", code=1), "tern tokens: there is no document in 1 file\n")
-    with open("c.txt", "wb") as f:
-        f.write(b"PAR1" + bytes(100))
+    write("c.txt", b"PAR1" + bytes(100))
     same(make("c.txt", "--out", "o", code=1),
          "tern tokens: c.txt is a Parquet file; expected text (also .gz or .zst)\n")
 
@@ -186,8 +175,7 @@ def a_text_that_would_be_replaced():
     """an input that has the name of a shard or of tokens.json in the folder that is written"""
     os.mkdir("out")
     for name in ("train_000000.bin", "val_000123.bin", "tokens.json"):
-        with open(os.path.join("out", name), "w") as f:
-            f.write("It was the best of times.\n" * 20)
+        write(os.path.join("out", name), "It was the best of times.\n" * 20)
         os.symlink(os.path.join("out", name), "link.txt")
         for text in (os.path.join("out", name), os.path.join(".", "out", "..", "out", name), "link.txt", "out"):
             has(make(text, "--out", "out", "--overwrite", code=1), "tern tokens: the output out would replace %s" % text, "which is also an input")
@@ -204,8 +192,7 @@ def damaged():
     with open("whole.jsonl.gz", "rb") as f:
         whole = f.read()
     for keep in 0, 1, 10, size // 2, size - 8, size - 1:
-        with open("cut.jsonl.gz", "wb") as f:
-            f.write(whole[:keep])
+        write("cut.jsonl.gz", whole[:keep])
         has(make("cut.jsonl.gz", "--out", "out", code=1), "tern tokens: cut.jsonl.gz ")
 
 
@@ -265,8 +252,7 @@ def other_texts():
     """a rank that reads other texts, or writes elsewhere, is named, and nothing is finished"""
     options = inputs()
     for name, words_of in ("texts.sh", "in$RANK/a.jsonl %s --out out"), ("folders.sh", "in/a.jsonl %s --out out$RANK"):
-        with open(name, "w", encoding="utf-8") as f:
-            f.write("mkdir -p out$RANK; exec %s tokens %s\n" % (TERN, words_of % " ".join(options[1:])))
+        write(name, "mkdir -p out$RANK; exec %s tokens %s\n" % (TERN, words_of % " ".join(options[1:])))
     shutil.copytree("in", "in0")
     shutil.copytree("in", "in1")
     done = run("-n", 2, "sh", "texts.sh", env=environment(**FAST))
@@ -350,8 +336,7 @@ def parquet():
     page = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "docs", "data.md")
     with open(page, encoding="utf-8") as f:
         script = f.read().split("```python\n")[1].split("```")[0]
-    with open("to_jsonl.py", "w", encoding="utf-8") as f:
-        f.write(script)
+    write("to_jsonl.py", script)
     with open("a.jsonl", "wb") as f:
         subprocess.run([python, "to_jsonl.py", "a.parquet", "text"], stdout=f, check=True)
     make("a.jsonl", "--out", "out")
@@ -363,22 +348,10 @@ def progress():
     """on a terminal one line is redrawn again and again, and gone at the end"""
     write_tokenizer(".")
     large("a.txt", 30 << 20)
-    main_end, child_end = pty.openpty()
-    with subprocess.Popen([TERN, "tokens", "a.txt", "--tokenizer", ".", "--out", "out"], env=environment(TERM="xterm"),
-                          stdout=subprocess.PIPE, stderr=child_end) as p:
-        os.close(child_end)
-        seen = b""
-        while True:
-            try:
-                part = os.read(main_end, 65536)
-            except OSError:
-                break
-            if not part:
-                break
-            seen += part
-        out = p.stdout.read()
-    os.close(main_end)
-    same(p.returncode, 0, out)
+    t = Terminal(TERN, "tokens", "a.txt", "--tokenizer", ".", "--out", "out", stdout=subprocess.PIPE)
+    out = t.p.stdout.read()
+    seen = t.finish(0)
+    t.p.stdout.close()
     has(out, "1 document, ")
     if seen:  # the machine may be too fast for a line
         has(seen, "\r", " % ", "MB/s", "tokens")
