@@ -15,7 +15,6 @@ enum { SHOWN = 10 };
 
 typedef struct plan_command {
     const char *model; /* by name, or a folder */
-    double price;      /* per rank and hour; 0: not given */
     bool search, json;
     tn_plan_options plan;
 } plan_command;
@@ -39,6 +38,8 @@ static const model_size sizes[] = {{"gpt2", 12, 12, 768, 0},
                                    {"llama-70b", 80, 64, 8192, 28672},
                                    {"llama-405b", 126, 128, 16384, 53248},
                                    {0}};
+
+#define MODELS "gpt2 (-medium, -large, -xl), llama-8b (-1b, -3b, -70b, -405b)"
 
 /* docs/planning.md says where the numbers are from. */
 static const char *const gpu_names[] = {"a100", "h100", "h200", "b200", NULL};
@@ -66,9 +67,7 @@ static tn_module *make_model(const plan_command *c) {
         if (strcmp(c->model, size->name) == 0) { return named_model(size, c->plan.positions); }
     }
     if (!tn__folder_has(c->model, "config.json")) {
-        tn_options_refuse("--model %s: neither gpt2, gpt2-medium, gpt2-large, gpt2-xl, llama-1b, "
-                          "llama-3b, llama-8b, llama-70b or llama-405b, nor a folder with "
-                          "config.json",
+        tn_options_refuse("--model %s: neither " MODELS ", nor a folder with config.json",
                           c->model);
     }
     return tn_lm_new(c->model, 0);
@@ -95,7 +94,7 @@ static double given_or(double given, double unit, double usual) {
 
 static const char about[] =
     "Says what training a language model on many ranks takes before there are any: bytes of a "
-    "rank, seconds of a step, where they go, and what they cost.\n\n"
+    "rank, seconds of a step, and where they go.\n\n"
     "Bytes at rest are exact. The peak and all times are modelled, from a device's numbers and "
     "links: those of --gpu, among eight in a host.\v"
     "Without --mesh every rank has a copy. The exit status is 1 when a plan cannot be made or "
@@ -110,10 +109,7 @@ static tn_status parse_command(plan_command *c, int argc, char **argv) {
     tn_plan_machine given = {0};
     const tn_option table[] = {
         {.value = "--model NAME|FOLDER --ranks N", .read = refuse_argument},
-        {"model", 'm', "NAME",
-         "gpt2 (-medium, -large, -xl), llama-8b (-1b, -3b, -70b, -405b), or a folder with "
-         "config.json",
-         .text = &c->model},
+        {"model", 'm', "NAME", MODELS ", or a folder with config.json", .text = &c->model},
         {"context", 0, "N", "Tokens of a sequence (the model's)", .whole = &o->positions,
          .most = 1e8},
         {"ranks", 'n', "N", "All of them (1)", .whole = &ranks, .most = 1 << 20},
@@ -142,7 +138,6 @@ static tn_status parse_command(plan_command *c, int argc, char **argv) {
         {"host-link", 0, "X", "GB/s between ranks of a host", .real = &given.host_link},
         {"network-link", 0, "X", "GB/s of a rank to other hosts", .real = &given.network_link},
         {.help = ""},
-        {"price", 0, "X", "Of a rank for an hour: says what tokens cost", .real = &c->price},
         {"json", 0, NULL, "Each plan as a line of JSON", .flag = &c->json},
         {0},
     };
@@ -200,7 +195,7 @@ static void say_plan(const plan_command *c, const tn_plan *p) {
     say_share("the optimiser", p->optimiser, p->seconds);
 }
 
-static void say_table(const plan_command *c, const tn_plan *plans, int count) {
+static void say_table(const tn_plan *plans, int count) {
     printf("modelled:\n%4s %4s %5s %4s %4s %5s %9s %9s %9s %9s %9s %6s\n", "pp", "dp", "shard",
            "cp", "tp", "stage", "recompute", "GB", "s", "tokens/s", "computing", "share");
     for (int i = 0; i < count; i++) {
@@ -209,11 +204,6 @@ static void say_table(const plan_command *c, const tn_plan *plans, int count) {
                p->shard, p->cp, p->tp, p->stage, p->recompute ? "yes" : "no", (double)p->peak / 1e9,
                p->seconds, p->tokens / p->seconds, 100 * p->compute / p->seconds,
                100 * p->utilisation);
-    }
-    if (c->price > 0) {
-        double hours = 1e9 * plans->seconds / plans->tokens / 3600;
-        printf("modelled: %.4g for a billion tokens of the first, in %.4g hours\n",
-               c->price * c->plan.ranks * hours, hours);
     }
 }
 
@@ -243,35 +233,33 @@ static void print_json(const tn_plan *plans, int count) {
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-/* Raises if no plan fits. */
-static int find_plans(const plan_command *c, tn_module *m, tn_plan *plans) {
-    if (!c->search) { return tn_plan_of(m, c->plan, plans) == TN_OK; }
-    int count = tn_plan_search(m, c->plan, plans, SHOWN);
-    if (count == 0 && tn_error() == TN_OK) {
-        tn_raise(TN_EVALUE, "no mesh of %d ranks fits in %.4g GB", c->plan.ranks,
-                 c->plan.machine.memory / 1e9);
+/* Returns how many there are; 0 after raising. */
+static int find_plans(const plan_command *c, tn_plan *plans) {
+    int count = 0;
+    tn_module *m = make_model(c);
+    if (m && !c->search) {
+        count = tn_plan_of(m, c->plan, plans) == TN_OK;
+    } else if (m) {
+        count = tn_plan_search(m, c->plan, plans, SHOWN);
+        if (count == 0 && tn_error() == TN_OK) {
+            tn_raise(TN_EVALUE, "no mesh of %d ranks fits in %.4g GB", c->plan.ranks,
+                     c->plan.machine.memory / 1e9);
+        }
     }
+    tn_module_free(m);
     return count;
-}
-
-static void plan_all(const plan_command *c, tn_module *m) {
-    tn_plan plans[SHOWN];
-    int count = find_plans(c, m, plans);
-    if (c->json) {
-        print_json(plans, count);
-    } else if (count > 0) {
-        say_head(c, plans);
-        if (!c->search) { say_plan(c, plans); }
-        say_table(c, plans, count);
-    }
 }
 
 int plan_main(int argc, char **argv) {
     plan_command c;
-    if (parse_command(&c, argc, argv) == TN_OK) {
-        tn_module *m = make_model(&c);
-        if (m && tn_error() == TN_OK) { plan_all(&c, m); }
-        tn_module_free(m);
+    tn_plan plans[SHOWN];
+    int count = parse_command(&c, argc, argv) == TN_OK ? find_plans(&c, plans) : 0;
+    if (c.json) {
+        print_json(plans, count);
+    } else if (count > 0) {
+        say_head(&c, plans);
+        if (!c.search) { say_plan(&c, plans); }
+        say_table(plans, count);
     }
     return 0;
 }

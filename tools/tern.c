@@ -28,7 +28,7 @@ static const char help[] =
     "tern generate --model DIR --prompt TEXT         what a model writes\n"
     "tern convert SOURCE TARGET                      a model, or a run's checkpoint, in another "
     "form\n"
-    "tern plan --model NAME --ranks N                memory, time and cost before renting\n"
+    "tern plan --model NAME --ranks N                memory and time before renting\n"
     "tern info                                       version, kernels, cores, ways between ranks\n"
     "tern --version\n"
     "Options of each: tern run --help and so on\n";

@@ -13,7 +13,7 @@
 #ifndef TERN_DISTRIBUTED_PARALLEL_PLAN_H
 #define TERN_DISTRIBUTED_PARALLEL_PLAN_H
 
-#include "distributed/parallel/base.h"
+#include "distributed/parallel/pipeline/pipeline.h"
 #include "nn/layout.h"
 #include "tern/plan.h"
 
@@ -26,13 +26,15 @@ typedef struct tn__plan_param {
 
 typedef struct tn__plan_model {
     tn_lm_shape shape;
-    int64_t attended, attended_kv; /* heads times their width: of queries; of keys, or values */
-    tn__plan_param *params;        /* [count] of which at most one is tied */
+    tn__plan_param *params; /* [count] of which at most one is tied */
     int count;
     int64_t capacity;
-    int parts;       /* layers + 2 */
-    double *costs;   /* [parts] of a stage, for cutting (tn__pipe_cost) */
+    int parts;     /* layers + 2 */
+    double *costs; /* [parts] of a stage, for cutting (tn__pipe_cost) */
+
+    double attended, attended_kv; /* heads times their width: of queries; of keys, or values */
     double products; /* elements of a block's matrices: one multiplication each for a position */
+    double table;    /* of the matrix that makes logits */
     /* Numbers in the compute dtype that a block keeps for a position: which ranks of tp divide, or
      * only with `sequence`, or (read by linears that are cut by rows) not at all. */
     double kept_cut, kept, read;
@@ -55,16 +57,19 @@ typedef struct tn__plan_case {
     int parts;          /* ranks that share what a rank of tp and pp has: shard and cp; 1: DDP */
     int stage;          /* of sharding; 0: DDP */
     int stages;         /* of the pipeline */
+    int row;            /* ranks of the world with the same place in it */
     int *first;         /* [stages + 1] parts */
-    int *rank;          /* [model->parts] of pp, which has the part */
+    int *pp;            /* [model->parts] the place of the ranks that have the part */
     tn__plan_set *sets; /* [model->parts]: the rest's, the blocks', the tied parameter's; scratch */
-    int micros;
-    double step;                /* tokens of all ranks and micro-batches */
-    double tokens;              /* of a micro-batch, on a rank */
-    double size;                /* bytes of a number in the compute dtype */
-    double slices;              /* of an x between blocks: tp with `sequence`, else 1 */
-    double x;                   /* bytes of it in a micro-batch */
     tn_pipe_schedule *schedule; /* NULL: one rank, which accumulates */
+    int micros;
+    double step;   /* tokens of all ranks and micro-batches */
+    double tokens; /* of a micro-batch, on a rank */
+    double slices; /* of an x between blocks: tp with `sequence`, else 1 */
+    double size;   /* bytes of a number in the compute dtype; and in a micro-batch … */
+    double x;      /* … of an x between blocks, … */
+    double graph;  /* … of what a block keeps between forward and backward, … */
+    double logits; /* … and of these */
 } tn__plan_case;
 
 /* Elements of a rank. */
@@ -81,15 +86,10 @@ typedef struct tn__plan_count {
 tn__plan_count tn__plan_elements(const tn__plan_case *c, int rank);
 /* Elements of a parameter on rank tp of n. */
 int64_t tn__plan_block(const tn__plan_param *p, int tp, int n);
-/* Numbers in the compute dtype that a block keeps for a position, between forward and backward. */
-double tn__plan_kept(const tn__plan_case *c);
-/* Elements of the matrix that makes logits. */
-static inline double tn__plan_top(const tn__plan_model *model) {
-    return (double)model->shape.vocab * (double)model->shape.width;
-}
 
-/* The bytes of a rank; and the seconds of a step, and where they go. */
-void tn__plan_memory(const tn__plan_case *c, int rank, tn_plan *plan);
-void tn__plan_time(const tn__plan_case *c, tn_plan *plan);
+/* Bytes of a rank that has n; and seconds of a step for it, and where they go. *plan stays if it
+ * has more of them. */
+void tn__plan_memory(const tn__plan_case *c, const tn__plan_count *n, int rank, tn_plan *plan);
+void tn__plan_time(const tn__plan_case *c, const tn__plan_count *n, int rank, tn_plan *plan);
 
 #endif
