@@ -140,7 +140,11 @@ def what_is_refused():
     refused(64, "unexpected", "gpt2")
     refused(1, "tp=5 does not divide 12 heads", "--ranks", 5, "--mesh", "tp=5")
     refused(1, "and there are 8", "--ranks", 8, "--mesh", "tp=3")
-    refused(1, "the model sees 1024", "--context", 2048)
+    for search in ([], ["--search"]):
+        refused(1, "2048 positions: the model sees 1024", "--context", 2048, *search)
+    for option in ("--memory", "--flops", "--reached", "--batch", "--ranks"):
+        for wrong in ("0", "nan", "-1"):
+            refused(64, option + ": ", option, wrong)
 
 
 @test

@@ -66,7 +66,7 @@ tn__plan_count tn__plan_elements(const tn__plan_case *c, int rank) {
     return n;
 }
 
-static void count_rest(const tn__plan_case *c, const tn__plan_count *n, tn_plan *plan) {
+static void count_rest(const tn__plan_case *c, const tn__plan_count *n, tn__plan_result *plan) {
     int64_t size = (int64_t)c->size, stored = c->stage ? n->stored : n->stepped;
     int64_t low = size < EXACT ? size * stored : 0, parts = c->stage ? EXACT * stored : 0;
     /* blocks' gradients have two buffers, in turn, or one each if they stay for micro-batches */
@@ -132,8 +132,9 @@ static double most_working(const tn__plan_case *c, int pp) {
     return most + (below * (ahead + 1) + above * ahead) * c->x;
 }
 
-void tn__plan_memory(const tn__plan_case *c, const tn__plan_count *n, int rank, tn_plan *plan) {
-    tn_plan p = *plan;
+void tn__plan_memory(const tn__plan_case *c, const tn__plan_count *n, int rank,
+                     tn__plan_result *plan) {
+    tn__plan_result p = *plan;
     p.rank = rank;
     bool halves = c->schedule && c->o.mesh.pipeline.kind == TN_PIPE_ZERO_BUBBLE;
     int64_t units = n->rest + (1 + c->o.mesh.sharding.prefetch) * n->block;

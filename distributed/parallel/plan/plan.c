@@ -13,56 +13,15 @@ static const char operation[] = "plan";
 
 enum { USUAL = 512 << 10 /* tokens of a step */ };
 
-tn_plan_options tn_plan_defaults(void) {
-    return (tn_plan_options){
+tn__plan_options tn__plan_defaults(void) {
+    return (tn__plan_options){
         .ranks = 1,
         .mesh = tn_spread_defaults(),
         .batch = 1,
         .compute = TN_BF16,
         .rank = -1,
         .machine = {8, 80e9, 312e12, 19.5e12, 0.6, 1.6e12, 235e9, 20e9}, /* as plan.h says them */
-        .from_defaults = true};
-}
-
-#define NUMBER(member, from, to) TN_FIELD(tn_plan_options, member, .least = (from), .most = (to))
-
-static const tn_field numbers[] = {NUMBER(ranks, 1, 1 << 20),
-                                   NUMBER(batch, 1, 1 << 30),
-                                   NUMBER(positions, 0, INT32_MAX),
-                                   NUMBER(tokens, 0, 1e18),
-                                   NUMBER(rank, -1, 1 << 20),
-                                   NUMBER(mesh.cp, 1, 1 << 20),
-                                   NUMBER(mesh.pipeline.chunks, 1, 1 << 10),
-                                   NUMBER(mesh.sharding.stage, 1, 3),
-                                   NUMBER(mesh.sharding.prefetch, 0, 1 << 10),
-                                   NUMBER(machine.per_host, 1, 1 << 20),
-                                   NUMBER(machine.memory, 1, DBL_MAX),
-                                   NUMBER(machine.flops, 1, DBL_MAX),
-                                   NUMBER(machine.flops_f32, 1, DBL_MAX),
-                                   NUMBER(machine.reached, 1e-6, 1),
-                                   NUMBER(machine.memory_speed, 1, DBL_MAX),
-                                   NUMBER(machine.host_link, 1, DBL_MAX),
-                                   NUMBER(machine.network_link, 1, DBL_MAX),
-                                   {0}};
-
-static bool options_fit(const tn_plan_options *o, int64_t context) {
-    char wrong[192];
-    if (!tn__options_made(o->from_defaults, operation, "tn_plan") ||
-        !tn__options_made(o->mesh.from_defaults, operation, "tn_spread")) {
-        return false;
-    }
-    if (!tn__fields_fit(numbers, o, wrong, sizeof(wrong))) {
-        tn__raise(TN_EVALUE, operation, "%s", wrong);
-    } else if (o->rank >= o->ranks) {
-        tn__raise(TN_EVALUE, operation, "rank is %d of %d", o->rank, o->ranks);
-    } else if (o->positions > context) {
-        tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
-                  (long long)o->positions, (long long)context);
-    } else if (o->compute != TN_F32 && o->compute != TN_BF16 && o->compute != TN_F16) {
-        tn__raise(TN_EVALUE, operation, "compute is %s, not f32, bf16 or f16",
-                  tn_dtype_name(o->compute));
-    }
-    return !tn__pending();
+    };
 }
 
 /* ---- What divides the model ------------------------------------------------------------------ */
@@ -107,7 +66,7 @@ static bool positions_fit(const tn__plan_case *c) {
 
 /* How many micro-batches a rank has in a step. False after raising. */
 static bool find_micros(tn__plan_case *c) {
-    const tn_plan_options *o = &c->o;
+    const tn__plan_options *o = &c->o;
     int shares = o->mesh.dp * o->mesh.shard; /* at most the ranks */
     double one = (double)o->batch * (double)o->positions, each = one * shares, all = one * o->ranks;
     c->step = o->tokens ? (double)o->tokens : all * ceil(USUAL / all); /* the same for all meshes */
@@ -152,7 +111,7 @@ static bool find_stages(tn__plan_case *c) {
 /* What a micro-batch is on a rank; the sizes divide. */
 static void find_sizes(tn__plan_case *c) {
     const tn__plan_model *model = c->model;
-    const tn_plan_options *o = &c->o;
+    const tn__plan_options *o = &c->o;
     int64_t tp = o->mesh.tp, columns = (model->shape.vocab + tp - 1) / tp;
     c->size = (double)tn_dtype_size(o->compute);
     c->tokens = (double)(o->batch * (o->positions / o->mesh.cp));
@@ -165,10 +124,9 @@ static void find_sizes(tn__plan_case *c) {
 
 /* Lays the mesh on the model. False after raising. */
 static bool find_case(tn__plan_case *c) {
-    tn_plan_options *o = &c->o;
+    tn__plan_options *o = &c->o;
     tn_spread_options *m = &o->mesh;
     if (!tn__spread_sizes(m, o->ranks)) { return false; }
-    if (o->positions == 0) { o->positions = c->model->shape.context; }
     if (o->compute == TN_F32) { o->machine.flops = o->machine.flops_f32; }
     bool shards = m->shard > 1 || m->sharding.offload;
     c->parts = shards ? m->shard * m->cp : 1;
@@ -182,21 +140,22 @@ static bool find_case(tn__plan_case *c) {
 
 /* Bytes of the rank that was asked for, or of the first one of the stage that needs most; seconds
  * of the slowest stage. With options that fit. */
-static tn_status make_plan(const tn__plan_model *model, tn_plan_options options, tn_plan *plan) {
+static tn_status make_plan(const tn__plan_model *model, tn__plan_options options,
+                           tn__plan_result *plan) {
     tn__plan_case c = {.model = model, .o = options};
     const tn_spread_options *m = &c.o.mesh;
-    *plan = (tn_plan){0};
+    *plan = (tn__plan_result){0};
     if (find_case(&c)) {
-        *plan = (tn_plan){.pp = m->pp,
-                          .dp = m->dp,
-                          .shard = m->shard,
-                          .cp = m->cp,
-                          .tp = m->tp,
-                          .stage = c.stage,
-                          .recompute = options.recompute,
-                          .micros = c.micros,
-                          .parameters = model->shape.parameters,
-                          .tokens = c.step};
+        *plan = (tn__plan_result){.pp = m->pp,
+                                  .dp = m->dp,
+                                  .shard = m->shard,
+                                  .cp = m->cp,
+                                  .tp = m->tp,
+                                  .stage = c.stage,
+                                  .recompute = options.recompute,
+                                  .micros = c.micros,
+                                  .parameters = model->shape.parameters,
+                                  .tokens = c.step};
         for (int first = 0; first < c.o.ranks; first += c.row) {
             bool asked = c.o.rank >= first && c.o.rank < first + c.row;
             int rank = asked ? c.o.rank : first;
@@ -213,13 +172,21 @@ static tn_status make_plan(const tn__plan_model *model, tn_plan_options options,
     return tn_error();
 }
 
-tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
-    if (!plan) { return tn__raise(TN_EVALUE, operation, "the plan is NULL"); }
-    *plan = (tn_plan){0};
-    tn__plan_model model;
-    if (tn__plan_read_model(m, &model) && options_fit(&options, model.shape.context)) {
-        make_plan(&model, options, plan);
+/* Whatever the mesh. False after raising. */
+static bool begin_plan(void *m, tn__plan_model *model, tn__plan_options *o) {
+    if (!tn__plan_read_model(m, model)) { return false; }
+    if (o->positions == 0) { o->positions = model->shape.context; }
+    if (o->positions > model->shape.context) {
+        tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
+                  (long long)o->positions, (long long)model->shape.context);
     }
+    return !tn__pending();
+}
+
+tn_status tn__plan_of(void *m, tn__plan_options options, tn__plan_result *plan) {
+    tn__plan_model model;
+    *plan = (tn__plan_result){0};
+    if (begin_plan(m, &model, &options)) { make_plan(&model, options, plan); }
     tn__plan_model_free(&model);
     return tn_error();
 }
@@ -228,12 +195,12 @@ tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
 
 typedef struct search {
     const tn__plan_model *model;
-    tn_plan *best; /* [most], fastest first */
+    tn__plan_result *best; /* [most], fastest first */
     int count, most;
 } search;
 
 /* Keeps a plan if it is among the fastest. */
-static void add_plan(search *s, const tn_plan *plan) {
+static void add_plan(search *s, const tn__plan_result *plan) {
     int at = s->count;
     while (at > 0 && s->best[at - 1].seconds > plan->seconds) {
         at--;
@@ -247,9 +214,9 @@ static void add_plan(search *s, const tn_plan *plan) {
 
 /* With and without recompute. A mesh that does not divide the model is passed over; any other error
  * ends the search. */
-static void try_mesh(search *s, tn_plan_options o) {
+static void try_mesh(search *s, tn__plan_options o) {
     for (int recompute = o.recompute; recompute < 2 && !tn__pending(); recompute++) {
-        tn_plan plan;
+        tn__plan_result plan;
         o.recompute = recompute;
         tn__quiet(1);
         tn_status status = make_plan(s->model, o, &plan);
@@ -264,7 +231,7 @@ static void try_mesh(search *s, tn_plan_options o) {
 
 /* The stages of sharding. They do not matter for copies; in a pipeline, where gradients stay, stage
  * 1 needs no less than 2. */
-static void try_stages(search *s, tn_plan_options o) {
+static void try_stages(search *s, tn__plan_options o) {
     bool shards = o.mesh.shard > 1 || o.mesh.sharding.offload;
     int *stage = &o.mesh.sharding.stage, last = shards ? 3 : 1;
     for (*stage = shards && o.mesh.pp > 1 ? 2 : 1; *stage <= last; ++*stage) {
@@ -272,7 +239,7 @@ static void try_stages(search *s, tn_plan_options o) {
     }
 }
 
-static void try_all(search *s, tn_plan_options o) {
+static void try_all(search *s, tn__plan_options o) {
     tn_spread_options *m = &o.mesh;
     int ranks = o.ranks / m->cp;
     for (m->tp = 1; m->tp <= ranks && m->tp <= o.machine.per_host; m->tp++) {
@@ -286,14 +253,10 @@ static void try_all(search *s, tn_plan_options o) {
     }
 }
 
-int tn_plan_search(void *m, tn_plan_options options, tn_plan *best, int most) {
-    tn__plan_model model = {0};
+int tn__plan_search(void *m, tn__plan_options options, tn__plan_result *best, int most) {
+    tn__plan_model model;
     search s = {.model = &model, .best = best, .most = most};
-    if (!best || most < 1) {
-        tn__raise(TN_EVALUE, "plan_search", "there is no space for plans");
-    } else if (tn__plan_read_model(m, &model) && options_fit(&options, model.shape.context)) {
-        try_all(&s, options);
-    }
+    if (begin_plan(m, &model, &options)) { try_all(&s, options); }
     tn__plan_model_free(&model);
     return tn__pending() ? 0 : s.count;
 }

@@ -20,7 +20,7 @@ static const double host_delay = 1e-5, network_delay = 3e-5; /* seconds of a mes
 /* Seconds for a message of which each of n ranks, which are `stride` apart, has, or gets, 1 / n.
  * Ranks of one host that belong to it use their links to other hosts together. */
 static double message_seconds(const tn__plan_case *c, int n, int stride, double bytes) {
-    const tn_plan_machine *m = &c->o.machine;
+    const tn__plan_machine *m = &c->o.machine;
     double link = m->host_link, delay = host_delay;
     if (n == 1 || bytes == 0) { return 0; }
     if ((int64_t)n * stride > m->per_host) {
@@ -65,7 +65,7 @@ static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, doub
 /* ---- A step ---------------------------------------------------------------------------------- */
 
 static double compute_seconds(const tn__plan_case *c, double operations, double bytes) {
-    const tn_plan_machine *m = &c->o.machine;
+    const tn__plan_machine *m = &c->o.machine;
     return operations / (m->flops * m->reached) + bytes / m->memory_speed;
 }
 
@@ -88,9 +88,10 @@ static double bubble_of(const tn__plan_case *c, double there, double back, doubl
     return m->pp > 1 ? (m->pp - 1) * (idle * m->pp / c->stages + 2 * link) : 0;
 }
 
-void tn__plan_time(const tn__plan_case *c, const tn__plan_count *n, int rank, tn_plan *plan) {
+void tn__plan_time(const tn__plan_case *c, const tn__plan_count *n, int rank,
+                   tn__plan_result *plan) {
     const tn__plan_model *m = c->model;
-    const tn_plan_machine *machine = &c->o.machine;
+    const tn__plan_machine *machine = &c->o.machine;
     int tp = c->o.mesh.tp, work = c->o.recompute ? 3 : 2, messages = c->o.recompute ? 2 : 1;
     double blocks = n->blocks, tops = c->pp[m->parts - 1] == rank / c->row;
     /* attention is causal: a position sees half of all; what is kept is written and read */
@@ -103,7 +104,7 @@ void tn__plan_time(const tn__plan_case *c, const tn__plan_count *n, int rank, tn
     double sum = message_seconds(c, tp, 1, c->x * c->slices);
     double exchange = 4 * sum + exchange_seconds(c);
     double there = block + exchange, back = work * block + messages * exchange;
-    tn_plan p = *plan;
+    tn__plan_result p = *plan;
     p.compute = c->micros * (blocks * (1 + work) * block + tops * 3 * top);
     p.exchange = c->micros * (blocks * (1 + messages) * exchange + tops * 3 * sum);
     p.data = data_seconds(c, n, there, back);
