@@ -93,9 +93,9 @@ static bool shapes_fit(const tn_metrics *m, tn_tensor *scores, tn_tensor *labels
 static bool labels_fit(const tn_metrics *m, const int64_t *labels, const bool *valid, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if ((!valid || valid[i]) && (labels[i] < 0 || labels[i] >= m->classes)) {
-            tn__raise(TN_EINDEX, "metrics_add", "label %lld is %lld, but there are %lld classes",
-                      (long long)i, (long long)labels[i], (long long)m->classes);
-            return false;
+            return tn__fail(TN_EINDEX, "metrics_add",
+                            "label %lld is %lld, but there are %lld classes", (long long)i,
+                            (long long)labels[i], (long long)m->classes);
         }
     }
     return true;

@@ -376,8 +376,7 @@ static bool open_poll(tn_store_server *s) {
     if (s->epoll < 0 || s->wake < 0 ||
         epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &listener) != 0 ||
         epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->wake, &wake) != 0) {
-        tn__raise(TN_EIO, "store_serve", "epoll: %s", strerror(errno));
-        return false;
+        return tn__fail(TN_EIO, "store_serve", "epoll: %s", strerror(errno));
     }
     return true;
 }

@@ -71,11 +71,11 @@ static bool find_micros(tn__plan_case *c) {
     double one = (double)o->batch * (double)o->positions, each = one * shares, all = one * o->ranks;
     c->step = o->tokens ? (double)o->tokens : all * ceil(USUAL / all); /* the same for all meshes */
     if (fmod(c->step, each) != 0 || c->step / each > 1 << 20) {
-        tn__raise(TN_EVALUE, operation,
-                  "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
-                  "data of their own, or above 1048576 times that",
-                  c->step, each, (long long)o->batch, (long long)o->positions, shares);
-        return false;
+        return tn__fail(
+            TN_EVALUE, operation,
+            "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
+            "data of their own, or above 1048576 times that",
+            c->step, each, (long long)o->batch, (long long)o->positions, shares);
     }
     c->micros = (int)(c->step / each);
     return true;
@@ -87,9 +87,8 @@ static bool find_stages(tn__plan_case *c) {
     const tn_spread_options *m = &c->o.mesh;
     int64_t stages = m->pp > 1 ? (int64_t)m->pp * m->pipeline.chunks : 1;
     if (model->parts < stages) {
-        tn__raise(TN_EVALUE, operation, "a model of %d parts has not enough for %lld stages",
-                  model->parts, (long long)stages);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "a model of %d parts has not enough for %lld stages",
+                        model->parts, (long long)stages);
     }
     c->stages = (int)stages;
     c->first = tn__calloc_for((size_t)c->stages + 1, sizeof(*c->first), operation);

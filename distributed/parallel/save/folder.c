@@ -78,8 +78,7 @@ int64_t tn__step_newest(const char *folder, const char *operation) {
 static bool sync_path(const tn_saver *s, const char *path) {
     const char *doing;
     if (!tn__folder_sync(path, &doing)) {
-        tn__raise(TN_EIO, s->operation, "%s: %s: %s", path, doing, strerror(errno));
-        return false;
+        return tn__fail(TN_EIO, s->operation, "%s: %s: %s", path, doing, strerror(errno));
     }
     return true;
 }

@@ -87,8 +87,7 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
         *e = (tn__manifest_entry){.rank = rank, .item = l->count};
         used = read_entry(l->text + at, bytes - at, e);
         if (!used) {
-            tn__raise(TN_EFORMAT, m->operation, "rank %d sent no list of tensors", rank);
-            return false;
+            return tn__fail(TN_EFORMAT, m->operation, "rank %d sent no list of tensors", rank);
         }
         l->count++;
     }
@@ -174,11 +173,10 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
     for (int i = 1; i < n; i++) {
         const tn__manifest_entry *b = at[i];
         if (a->dtype != b->dtype || !tn_dims_equal(a->layout.whole, b->layout.whole)) {
-            tn__raise(TN_EMISMATCH, m->operation,
-                      "\"%.80s\" is %s %s on rank %d but %s %s on rank %d", a->name,
-                      tn_dtype_name(a->dtype), tn__dims_text(a->layout.whole), a->rank,
-                      tn_dtype_name(b->dtype), tn__dims_text(b->layout.whole), b->rank);
-            return false;
+            return tn__fail(TN_EMISMATCH, m->operation,
+                            "\"%.80s\" is %s %s on rank %d but %s %s on rank %d", a->name,
+                            tn_dtype_name(a->dtype), tn__dims_text(a->layout.whole), a->rank,
+                            tn_dtype_name(b->dtype), tn__dims_text(b->layout.whole), b->rank);
         }
     }
     for (int i = 0, same; i < n; i += same) {
@@ -211,8 +209,7 @@ static bool deal_all(tn__manifest *m) {
 static bool set_written(tn__manifest *m, int rank, const void *written, size_t bytes) {
     tn__manifest_list *l = &m->lists[rank];
     if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
-        tn__raise(TN_EFORMAT, m->operation, "rank %d sent no digests of what it wrote", rank);
-        return false;
+        return tn__fail(TN_EFORMAT, m->operation, "rank %d sent no digests of what it wrote", rank);
     }
     const char *at = written;
     memcpy(&l->bytes, at, sizeof(l->bytes));

@@ -100,8 +100,7 @@ void tn_saver_free(tn_saver *s) {
 static bool put_label(void *user, const char *key, const char *value) {
     tn__buffer *j = user;
     if (!tn__is_utf8(value)) {
-        tn__raise(TN_EVALUE, j->operation, "the checkpoint's \"%s\" is not UTF-8", key);
-        return false;
+        return tn__fail(TN_EVALUE, j->operation, "the checkpoint's \"%s\" is not UTF-8", key);
     }
     tn__buffer_format(j, "%s", j->bytes > 1 ? "," : "");
     tn__json_put_string(j, key);

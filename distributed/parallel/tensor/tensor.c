@@ -121,15 +121,14 @@ static bool rows_fit(const tn__tp_place *place) {
     bool projects = around && strcmp(around->kind, "self_attention") == 0 &&
                     place->module == &((const tn_self_attention *)around)->c_attn.base;
     if (projects && tn__tp_pieces(place->rule) != 3) {
-        tn__raise(TN_EVALUE, operation,
-                  "%s is 3 matrices side by side, of queries, keys and values; the plan says %d",
-                  place->path, tn__tp_pieces(place->rule));
-        return false;
+        return tn__fail(
+            TN_EVALUE, operation,
+            "%s is 3 matrices side by side, of queries, keys and values; the plan says %d",
+            place->path, tn__tp_pieces(place->rule));
     }
     if (tn_size(weight, 0) % tn__tp_pieces(place->rule) != 0) {
-        tn__raise(TN_EVALUE, operation, "%s: %s is not %d matrices side by side", place->path,
-                  tn_shape_text(weight), tn__tp_pieces(place->rule));
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s: %s is not %d matrices side by side", place->path,
+                        tn_shape_text(weight), tn__tp_pieces(place->rule));
     }
     return ranks_divide(place, head > 0 ? rows / head : rows, head > 0 ? "heads" : "rows");
 }
@@ -151,14 +150,13 @@ static bool vocabulary_fits(tn__tp_place *place) {
 static bool place_fits(tn__tp_place *place) {
     const char *missing = missing_at(place);
     if (missing) {
-        tn__raise(TN_EVALUE, operation, "%s is a %s; the plan needs a %s there", place->path,
-                  place->module->kind, missing);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s is a %s; the plan needs a %s there", place->path,
+                        place->module->kind, missing);
     }
     const tn_tensor *weight = weight_of(place);
     if (weight && !tn_dtype_is_float(tn_dtype_of(weight))) {
-        tn__raise(TN_EUNSUPPORTED, operation, "%s is quantised: cut the model first", place->path);
-        return false;
+        return tn__fail(TN_EUNSUPPORTED, operation, "%s is quantised: cut the model first",
+                        place->path);
     }
     switch (place->rule->style) {
     case TN_TP_COLUMN:
@@ -183,8 +181,7 @@ static bool places_fit(tn__tp *tp) {
         bool enters = place->rule->style == TN_TP_ENTER;
         if (!place_fits(place)) { return false; }
         if (!enters && place->module == replaced) {
-            tn__raise(TN_EVALUE, operation, "two rules of the plan name %s", place->path);
-            return false;
+            return tn__fail(TN_EVALUE, operation, "two rules of the plan name %s", place->path);
         }
         replaced = enters ? replaced : place->module;
     }
@@ -227,11 +224,11 @@ static bool has_style(const tn_entry *entry, void *user) {
             return true;
         }
     }
-    tn__raise(TN_EVALUE, operation,
-              "the plan has no style for %s: with `sequence` every module with parameters needs "
-              "one, TN_TP_SEQUENCE where it is not cut",
-              entry->path);
-    return false;
+    return tn__fail(
+        TN_EVALUE, operation,
+        "the plan has no style for %s: with `sequence` every module with parameters needs "
+        "one, TN_TP_SEQUENCE where it is not cut",
+        entry->path);
 }
 
 static bool styles_fit(tn__tp *tp) {
