@@ -316,12 +316,12 @@ TEST(half_a_list) {
     char list[1024] = "";
     size_t used = sizeof(r) + sizeof("");
     memcpy(list, &r, sizeof(r));
-    tn__manifest *m = tn__manifest_new(2, "test");
-    assert_true(tn__manifest_set(m, 1, list, used));
-    assert_int_equal(m->lists[1].count, 1);
-    assert_false(tn__manifest_set(m, 1, list, used + 20));
+    tn__manifest m = {.operation = "test", .ranks = 2};
+    assert_true(tn__manifest_set(&m, 1, list, used));
+    assert_int_equal(m.lists[1].count, 1);
+    assert_false(tn__manifest_set(&m, 1, list, used + 20));
     assert_error(TN_EFORMAT, "rank 1 sent no list of tensors");
-    tn__manifest_free(m);
+    tn__manifest_free(&m);
 }
 
 /* ---- Errors of the program ------------------------------------------------------------------- */
