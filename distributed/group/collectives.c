@@ -34,10 +34,8 @@ static bool good_rank(const tn_group *g, int rank, bool may_be_me, const char *o
         return tn__fail(TN_EINDEX, operation, "rank %d, but group %s has ranks 0 … %d", rank,
                         tn_group_name(g), tn_group_size(g) - 1);
     }
-    if (!may_be_me && rank == tn_group_rank(g)) {
-        return tn__fail(TN_EVALUE, operation, "rank %d is this rank itself", rank);
-    }
-    return true;
+    return may_be_me || rank != tn_group_rank(g) ||
+           tn__fail(TN_EVALUE, operation, "rank %d is this rank itself", rank);
 }
 
 static bool good_reduce(tn_reduction how, const char *operation) {
@@ -57,11 +55,9 @@ static bool good_reduce(tn_reduction how, const char *operation) {
 
 /* Checks an operation's in and out. */
 static bool same_place(const tn_tensor *a, const tn_tensor *b, const char *operation) {
-    if (!tn__same_device(a->storage->device, b->storage->device)) {
-        return tn__fail(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
-                        tn_device_text(a->storage->device), tn_device_text(b->storage->device));
-    }
-    return true;
+    return tn__same_device(a->storage->device, b->storage->device) ||
+           tn__fail(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
+                    tn_device_text(a->storage->device), tn_device_text(b->storage->device));
 }
 
 /* `all` must be (N, the shape of one). */

@@ -55,11 +55,9 @@ static bool check_sizes(int ranks, int n, const int *sizes, const char *const *n
         }
         product *= sizes[i];
     }
-    if (product != ranks) {
-        tn__raise(TN_EVALUE, name, "the sizes multiply to %lld, but there are %d ranks",
-                  (long long)product, ranks);
-    }
-    return product == ranks;
+    return product == ranks ||
+           tn__fail(TN_EVALUE, name, "the sizes multiply to %lld, but there are %d ranks",
+                    (long long)product, ranks);
 }
 
 /* The group of a set of dimensions. NULL after raising. */

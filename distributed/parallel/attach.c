@@ -19,11 +19,8 @@ static void find_strategy(const tn_module_lists *lists, void *user) {
 static bool is_first(const tn_module *m, const char *operation) {
     const tn_module_lists *found = tn__strategy_around(m->lists);
     if (m->lists && !found) { tn__strategies_below(m->lists, find_strategy, &found); }
-    if (found) {
-        tn__raise(TN_ESTATE, operation, "%s%s%s is under %s already", found->kind,
-                  found->name[0] ? " " : "", found->name, found->strategy->name);
-    }
-    return !found;
+    return !found || tn__fail(TN_ESTATE, operation, "%s%s%s is under %s already", found->kind,
+                              found->name[0] ? " " : "", found->name, found->strategy->name);
 }
 
 typedef struct check {

@@ -341,11 +341,8 @@ static void *serve_clients(void *user) {
 
 static bool start_thread(tn_store_server *s) {
     int failed = tn__thread_start(&s->thread, serve_clients, s);
-    if (failed) {
-        tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
-                  strerror(failed));
-    }
-    return !failed;
+    return !failed || tn__fail(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
+                               strerror(failed));
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */

@@ -27,11 +27,8 @@ tn__plan_options tn__plan_defaults(void) {
 /* ---- What divides the model ------------------------------------------------------------------ */
 
 static bool must_divide(int ranks, const char *dim, int64_t count, const char *what) {
-    if (count % ranks != 0) {
-        tn__raise(TN_ESHAPE, operation, "%s=%d does not divide %lld %s", dim, ranks,
-                  (long long)count, what);
-    }
-    return !tn__pending();
+    return count % ranks == 0 || tn__fail(TN_ESHAPE, operation, "%s=%d does not divide %lld %s",
+                                          dim, ranks, (long long)count, what);
 }
 
 /* Columns and rows of cut matrices; of a vocabulary the last rank may have fewer, but not none. */
@@ -175,11 +172,9 @@ static tn_status make_plan(const tn__plan_model *model, tn__plan_options options
 static bool begin_plan(void *m, tn__plan_model *model, tn__plan_options *o) {
     if (!tn__plan_read_model(m, model)) { return false; }
     if (o->positions == 0) { o->positions = model->shape.context; }
-    if (o->positions > model->shape.context) {
-        tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
-                  (long long)o->positions, (long long)model->shape.context);
-    }
-    return !tn__pending();
+    return o->positions <= model->shape.context ||
+           tn__fail(TN_EVALUE, operation, "%lld positions: the model sees %lld",
+                    (long long)o->positions, (long long)model->shape.context);
 }
 
 tn_status tn__plan_of(void *m, tn__plan_options options, tn__plan_result *plan) {

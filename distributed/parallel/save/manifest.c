@@ -171,12 +171,10 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
         deal_piece(at + i, same, bytes);
         found += at[i]->layout.length;
     }
-    if (found != whole) {
-        tn__raise(TN_EMISMATCH, m->operation,
-                  "\"%.80s\" has %" PRId64 " elements, but the ranks have pieces with %" PRId64,
-                  a->name, whole, found);
-    }
-    return found == whole;
+    return found == whole ||
+           tn__fail(TN_EMISMATCH, m->operation,
+                    "\"%.80s\" has %" PRId64 " elements, but the ranks have pieces with %" PRId64,
+                    a->name, whole, found);
 }
 
 static bool deal_all(tn__manifest *m) {

@@ -103,13 +103,11 @@ static bool region_fits(const tn__tp_place *place) {
             regions += tp->places[i].module == m && tp->places[i].rule->style == TN_TP_ENTER;
         }
     }
-    if (regions != 1) {
-        tn__raise(TN_EVALUE, operation,
-                  "%s is in %d regions: the plan needs TN_TP_ENTER once, there or for a module "
-                  "around it",
-                  place->path, regions);
-    }
-    return regions == 1;
+    return regions == 1 ||
+           tn__fail(TN_EVALUE, operation,
+                    "%s is in %d regions: the plan needs TN_TP_ENTER once, there or for a module "
+                    "around it",
+                    place->path, regions);
 }
 
 /* A projection into heads is divided by heads, not by rows. */
@@ -139,11 +137,9 @@ static bool vocabulary_fits(tn__tp_place *place) {
     int last = tn_group_size(g) - 1;
     place->whole = tn_size(weight_of(place), 0);
     place->first = tn__tp_slice(g, tn_group_rank(g), place->whole).first;
-    if (tn__tp_slice(g, last, place->whole).count == 0) {
-        tn__raise(TN_ESHAPE, operation, "%s: %lld rows leave none for rank %d", place->path,
-                  (long long)place->whole, last);
-    }
-    return !tn__pending();
+    return tn__tp_slice(g, last, place->whole).count > 0 ||
+           tn__fail(TN_ESHAPE, operation, "%s: %lld rows leave none for rank %d", place->path,
+                    (long long)place->whole, last);
 }
 
 /* Also counts the columns of the logits. */
@@ -199,11 +195,9 @@ static bool tie_fits(const tn_entry *entry, void *user) {
                tn__tp_cut_dim(p->rule->style) == tn__tp_cut_dim(first->rule->style) &&
                tn__tp_pieces(p->rule) == tn__tp_pieces(first->rule);
     }
-    if (!same) {
-        tn__raise(TN_EVALUE, operation, "%s.weight is %s too: the plan must cut both alike",
-                  first->path, entry->path);
-    }
-    return same;
+    return same ||
+           tn__fail(TN_EVALUE, operation, "%s.weight is %s too: the plan must cut both alike",
+                    first->path, entry->path);
 }
 
 static bool ties_fit(tn__tp *tp) {
@@ -237,10 +231,8 @@ static bool styles_fit(tn__tp *tp) {
 }
 
 static bool is_whole(const tn_entry *entry, void *user) {
-    if (tn__entry_record(entry)->cut) {
-        tn__raise(TN_ESTATE, operation, "%s is cut already", entry->path);
-    }
-    return !tn__pending();
+    return !tn__entry_record(entry)->cut ||
+           tn__fail(TN_ESTATE, operation, "%s is cut already", entry->path);
 }
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
