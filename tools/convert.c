@@ -1,7 +1,7 @@
 /* `tern convert SOURCE TARGET`: converts a model from one file format to another. `tern convert
  * FOLDER --to FILE`: writes a checkpoint in parts as one file. Both on one machine, without
  * ranks. */
-#include "tools/convert.h"
+#include "tools/verbs.h"
 
 #include "core/folder.h"
 #include "distributed/parallel/save/convert.h"

@@ -1,6 +1,6 @@
 /* `tern eval`: how well a language model knows a text (--data), or which ending it would choose
  * (--choices), in one process or under `tern run`. */
-#include "tools/eval.h"
+#include "tools/verbs.h"
 
 #include "core/clock.h"
 #include "core/folder.h"

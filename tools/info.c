@@ -1,6 +1,6 @@
 /* `tern info`: what this build is and what it finds on this machine,
  * as plain text for a bug report. */
-#include "tools/info.h"
+#include "tools/verbs.h"
 
 #include "backends/backend.h"
 #include "core/build_info.h"

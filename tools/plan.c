@@ -1,7 +1,7 @@
 /* `tern plan`: what training takes before there are ranks. The model has no elements, so any size
  * is planned on any machine. */
 #include "tools/error_words.h"
-#include "tools/plan.h"
+#include "tools/verbs.h"
 
 #include "core/folder.h"
 #include "distributed/parallel/plan/plan.h"

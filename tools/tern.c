@@ -2,16 +2,11 @@
  * starts programs as ranks, converts checkpoints, plans training on many ranks, and describes this
  * build. */
 #include "core/plain_text.h"
-#include "tools/convert.h"
 #include "tools/error_words.h"
-#include "tools/eval.h"
 #include "tools/generate.h"
-#include "tools/info.h"
-#include "tools/plan.h"
 #include "tools/run.h"
-#include "tools/tokenizer.h"
-#include "tools/tokens.h"
 #include "tools/train.h"
+#include "tools/verbs.h"
 
 #include <errno.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* `tern tokenizer IN… --out DIR`: makes your own vocabulary from texts. */
-#include "tools/tokenizer.h"
+#include "tools/verbs.h"
 
 #include "core/folder.h"
 #include "core/memory.h"

@@ -1,6 +1,6 @@
 /* `tern tokens IN… --tokenizer PATH --out DIR`: turns texts into shards of tokens, in one process
  * or under `tern run`. */
-#include "tools/tokens.h"
+#include "tools/verbs.h"
 
 #include "core/clock.h"
 #include "core/memory.h"

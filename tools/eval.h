@@ -1,7 +1,0 @@
-/* `tern eval`. */
-#ifndef TERN_TOOLS_EVAL_H
-#define TERN_TOOLS_EVAL_H
-
-int eval_main(int argc, char **argv);
-
-#endif
