@@ -1,5 +1,5 @@
-/* Plans of times against cases computed by hand (they are a model, and no clock is read here) and
- * against published runs; searching. test_plan_bytes.c has those of memory. */
+/* Plans of times against cases computed by hand (they are a model, and no clock is read here);
+ * searching. test_plan_bytes.c has those of memory, docs/plan.py those of published runs. */
 #include "distributed/parallel/plan/plan.h"
 #include "tern/tern.h"
 
@@ -169,59 +169,6 @@ TEST(test_bubble) {
     o.tokens = 6 * BATCH * LENGTH;
     tn__plan_result plan = plan_small(o);
     close_to(plan.bubble, plan.compute / 6 / 3);
-}
-
-/* ---- Published runs -------------------------------------------------------------------------- */
-
-/* Narayanan et al. 2021, arXiv:2104.04473, table 1: GPTs on A100s of 80 GB, eight in a host, with a
- * vocabulary of 51200, 2048 positions, micro-batches of one sequence, and recompute. */
-static const struct published {
-    double billions;
-    int heads, width, layers, tp, pp, ranks, sequences;
-    double tflops; /* of a rank */
-} published[] = {{1.7, 24, 2304, 24, 1, 1, 32, 512, 137},
-                 {3.6, 32, 3072, 30, 2, 1, 64, 512, 138},
-                 {7.5, 32, 4096, 36, 4, 1, 128, 512, 142},
-                 {18.4, 48, 6144, 40, 8, 1, 256, 1024, 135},
-                 {39.1, 64, 8192, 48, 8, 2, 512, 1536, 138},
-                 {76.1, 80, 10240, 60, 8, 4, 1024, 1792, 140},
-                 {145.6, 96, 12288, 80, 8, 8, 1536, 2304, 148},
-                 {310.1, 128, 16384, 96, 8, 16, 1920, 2160, 155},
-                 {529.6, 128, 20480, 105, 8, 35, 2520, 2520, 163},
-                 {1008.0, 160, 25600, 128, 8, 64, 3072, 3072, 163}};
-
-/* By their formula (3), which counts what is recomputed, too. */
-static double their_operations(const struct published *p) {
-    double C = p->width, T = 2048;
-    return 96.0 * p->sequences * T * p->layers * C * C *
-           (1 + T / (6 * C) + 51200 / (16.0 * p->layers * C));
-}
-
-TEST(test_published_runs) {
-    for (size_t i = 0; i < sizeof(published) / sizeof(published[0]); i++) {
-        const struct published *p = &published[i];
-        tn_gpt m;
-        {
-            TN_DEFER_INIT;
-            tn_gpt_init(&m, TN_WITH(tn_gpt, .layers = p->layers, .heads = p->heads,
-                                    .width = p->width, .vocab = 51200, .context = 2048));
-        }
-        tn__plan_options o = tn__plan_defaults();
-        o.ranks = p->ranks;
-        o.mesh.tp = p->tp;
-        o.mesh.pp = p->pp;
-        o.tokens = (int64_t)p->sequences * 2048;
-        o.recompute = true;
-        tn__plan_result plan;
-        assert_int_equal(tn__plan_of(&m, o, &plan), TN_OK);
-        tn_module_finish(&m);
-        assert_true(fabs((double)plan.parameters / 1e9 - p->billions) < 0.05);
-        assert_true(plan.fits);
-        double tflops = their_operations(p) / plan.seconds / p->ranks / 1e12;
-        if (fabs(tflops / p->tflops - 1) > 0.25) {
-            fail_msg("%g billion: %g TFLOP/s, published %g", p->billions, tflops, p->tflops);
-        }
-    }
 }
 
 /* ---- Searching, and what is refused ---------------------------------------------------------- */
