@@ -72,13 +72,6 @@ static void add_linear(reading *r, const tn_module *m, const tn_layout *weight) 
 }
 
 /* Of a parameter's names the first; another part may use it, too. */
-static tn__plan_param *named_before(const tn__plan_model *model, const tn_tensor *tensor) {
-    for (int i = 0; i < model->count; i++) {
-        if (model->params[i].tensor == tensor) { return &model->params[i]; }
-    }
-    return NULL;
-}
-
 static bool add_param(const tn_entry *entry, void *user) {
     reading *r = user;
     tn__plan_model *model = r->model;
@@ -87,12 +80,16 @@ static bool add_param(const tn_entry *entry, void *user) {
     if (part == 1 && strcmp(entry->owner->kind, "linear") == 0 && layout.whole.ndim == 2) {
         add_linear(r, entry->owner, &layout);
     }
-    tn__plan_param *named = entry->shared ? named_before(model, *entry->field) : NULL;
-    if (named) {
-        named->last = part;
-        named->block &= named->first == part;
-    } else if (tn__grow(&model->params, model->count + 1, &model->capacity, sizeof(*model->params),
-                        "plan")) {
+    for (int i = 0; i < model->count && entry->shared; i++) {
+        tn__plan_param *named = &model->params[i];
+        if (named->tensor == *entry->field) {
+            named->last = part;
+            named->block &= named->first == part;
+            return true;
+        }
+    }
+    if (tn__grow(&model->params, model->count + 1, &model->capacity, sizeof(*model->params),
+                 "plan")) {
         model->params[model->count++] =
             (tn__plan_param){*entry->field, layout, part, part, part > 0 && part < top};
     }
