@@ -139,13 +139,12 @@ static const tn__json *read_command(const char *path, const char *name, uint32_t
 bool tn__record_ranks_fit(int ranks) {
     int64_t before = again.values ? start_number(last_start(), "ranks") : -1;
     bool fit = before < 0 || before == ranks || tn_restart_count() > 0;
-    if (!fit) {
-        tn__raise(TN_EMISMATCH, "run_new",
-                  "--again: the run had %lld ranks, here are %d, which would train something else "
-                  "(use its launcher; its command without --again runs on any number)",
-                  (long long)before, ranks);
-    }
-    return fit;
+    return fit ||
+           tn__fail(
+               TN_EMISMATCH, "run_new",
+               "--again: the run had %lld ranks, here are %d, which would train something else "
+               "(use its launcher; its command without --again runs on any number)",
+               (long long)before, ranks);
 }
 
 void tn__record_refuse(const char *text, void *to) {

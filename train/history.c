@@ -197,9 +197,8 @@ static bool keep_file(tn_history *h) {
 
 static bool history_usable(const tn_history *h) {
     if (!h || h->failed || tn__pending()) {
-        tn__raise(TN_ESTATE, "history", "%s",
-                  h ? "an earlier write has failed" : "the history is NULL");
-        return false;
+        return tn__fail(TN_ESTATE, "history", "%s",
+                        h ? "an earlier write has failed" : "the history is NULL");
     }
     return true;
 }

@@ -80,22 +80,20 @@ static bool shapes_fit(const tn_metrics *m, tn_tensor *scores, tn_tensor *labels
     int64_t rows = m->classes > 0 ? tn_count(scores) / m->classes : 0;
     bool fit = m->classes > 0 && tn_ndim(scores) > 0 && tn_size(scores, -1) == m->classes &&
                tn_count(labels) == rows && (!valid || tn_count(valid) == rows);
-    if (!fit) {
-        tn__raise(TN_ESHAPE, "metrics_add",
-                  "scores are %s, labels %s, valid %s, for %lld classes (scores must be (…, "
-                  "classes), the others one per row)",
-                  tn_shape_text(scores), tn_shape_text(labels),
-                  valid ? tn_shape_text(valid) : "NULL", (long long)m->classes);
-    }
-    return fit;
+    return fit ||
+           tn__fail(TN_ESHAPE, "metrics_add",
+                    "scores are %s, labels %s, valid %s, for %lld classes (scores must be (…, "
+                    "classes), the others one per row)",
+                    tn_shape_text(scores), tn_shape_text(labels),
+                    valid ? tn_shape_text(valid) : "NULL", (long long)m->classes);
 }
 
 static bool labels_fit(const tn_metrics *m, const int64_t *labels, const bool *valid, int64_t n) {
     for (int64_t i = 0; i < n; i++) {
         if ((!valid || valid[i]) && (labels[i] < 0 || labels[i] >= m->classes)) {
-            tn__raise(TN_EINDEX, "metrics_add", "label %lld is %lld, but there are %lld classes",
-                      (long long)i, (long long)labels[i], (long long)m->classes);
-            return false;
+            return tn__fail(TN_EINDEX, "metrics_add",
+                            "label %lld is %lld, but there are %lld classes", (long long)i,
+                            (long long)labels[i], (long long)m->classes);
         }
     }
     return true;

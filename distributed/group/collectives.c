@@ -31,15 +31,11 @@ static bool good_tensor(const tn_group *g, const tn_tensor *t, const char *opera
 
 static bool good_rank(const tn_group *g, int rank, bool may_be_me, const char *operation) {
     if (rank < 0 || rank >= tn_group_size(g)) {
-        tn__raise(TN_EINDEX, operation, "rank %d, but group %s has ranks 0 … %d", rank,
-                  tn_group_name(g), tn_group_size(g) - 1);
-        return false;
+        return tn__fail(TN_EINDEX, operation, "rank %d, but group %s has ranks 0 … %d", rank,
+                        tn_group_name(g), tn_group_size(g) - 1);
     }
-    if (!may_be_me && rank == tn_group_rank(g)) {
-        tn__raise(TN_EVALUE, operation, "rank %d is this rank itself", rank);
-        return false;
-    }
-    return true;
+    return may_be_me || rank != tn_group_rank(g) ||
+           tn__fail(TN_EVALUE, operation, "rank %d is this rank itself", rank);
 }
 
 static bool good_reduce(tn_reduction how, const char *operation) {
@@ -51,20 +47,17 @@ static bool good_reduce(tn_reduction how, const char *operation) {
     case TN_MAX:
         return true;
     default:
-        tn__raise(TN_EVALUE, operation,
-                  "reduction is %d (TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN or TN_MAX)", (int)how);
-        return false;
+        return tn__fail(TN_EVALUE, operation,
+                        "reduction is %d (TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN or TN_MAX)",
+                        (int)how);
     }
 }
 
 /* Checks an operation's in and out. */
 static bool same_place(const tn_tensor *a, const tn_tensor *b, const char *operation) {
-    if (!tn__same_device(a->storage->device, b->storage->device)) {
-        tn__raise(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
-                  tn_device_text(a->storage->device), tn_device_text(b->storage->device));
-        return false;
-    }
-    return true;
+    return tn__same_device(a->storage->device, b->storage->device) ||
+           tn__fail(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
+                    tn_device_text(a->storage->device), tn_device_text(b->storage->device));
 }
 
 /* `all` must be (N, the shape of one). */
@@ -75,16 +68,15 @@ static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor 
         memcpy(want.size + 1, one->dims.size, (size_t)one->dims.ndim * sizeof(int64_t));
     }
     if (!tn_dims_equal(all->dims, want)) {
-        tn__raise(TN_ESHAPE, operation,
-                  "with %d ranks the tensors are %s and %s (the first must be [%d] and then the "
-                  "second's dimensions)",
-                  tn_group_size(g), tn_shape_text(all), tn_shape_text(one), tn_group_size(g));
-        return false;
+        return tn__fail(
+            TN_ESHAPE, operation,
+            "with %d ranks the tensors are %s and %s (the first must be [%d] and then the "
+            "second's dimensions)",
+            tn_group_size(g), tn_shape_text(all), tn_shape_text(one), tn_group_size(g));
     }
     if (all->dtype != one->dtype) {
-        tn__raise(TN_EDTYPE, operation, "the tensors are %s and %s", tn_dtype_name(all->dtype),
-                  tn_dtype_name(one->dtype));
-        return false;
+        return tn__fail(TN_EDTYPE, operation, "the tensors are %s and %s",
+                        tn_dtype_name(all->dtype), tn_dtype_name(one->dtype));
     }
     return same_place(all, one, operation);
 }

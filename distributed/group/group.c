@@ -77,9 +77,8 @@ static bool connect_ranks(tn_group *g, const char *engine) {
     g->engine = e ? tn__calloc(1, sizeof(*g->engine)) : NULL;
     if (!g->engine) {
         if (e) { e->destroy(e); }
-        tn__raise(TN_EPEER, NULL, "group %s, rank %d of %d, engine %s: %s", g->name, g->rank,
-                  g->size, engine, e ? "out of memory" : why);
-        return false;
+        return tn__fail(TN_EPEER, NULL, "group %s, rank %d of %d, engine %s: %s", g->name, g->rank,
+                        g->size, engine, e ? "out of memory" : why);
     }
     *g->engine = (tn__engine_ref){.engine = e, .refs = 1, .process = tn__process()};
     snprintf(g->engine_name, sizeof(g->engine_name), "%s", engine);
@@ -319,19 +318,18 @@ bool tn__group_usable(tn_group *g, const char *operation) {
     }
     if (tn__group_refuse_inherited(g, operation)) { return false; }
     if (g->rank < 0) {
-        tn__raise(TN_ESTATE, operation, "this rank is not a member of group %s", g->name);
-        return false;
+        return tn__fail(TN_ESTATE, operation, "this rank is not a member of group %s", g->name);
     }
     if (!g->owned) {
         g->owned = true;
         g->owner = pthread_self();
     }
     if (!pthread_equal(g->owner, pthread_self())) {
-        tn__raise(TN_ESTATE, operation,
-                  "group %s is used by another thread (a group belongs to the first thread that "
-                  "calls an operation; make one for each with tn_group_new)",
-                  g->name);
-        return false;
+        return tn__fail(
+            TN_ESTATE, operation,
+            "group %s is used by another thread (a group belongs to the first thread that "
+            "calls an operation; make one for each with tn_group_new)",
+            g->name);
     }
     pthread_mutex_lock(&g->lock);
     tn_status dead = g->dead;

@@ -33,36 +33,31 @@ static bool good_name(const char *name) {
 static bool check_sizes(int ranks, int n, const int *sizes, const char *const *names) {
     static const char name[] = "mesh";
     if (n < 1 || n > TN_MESH_DIMS || !sizes || !names) {
-        tn__raise(TN_EVALUE, name, "%d dimensions (1 to %d), sizes at %p, names at %p", n,
-                  TN_MESH_DIMS, (const void *)sizes, (const void *)names);
-        return false;
+        return tn__fail(TN_EVALUE, name, "%d dimensions (1 to %d), sizes at %p, names at %p", n,
+                        TN_MESH_DIMS, (const void *)sizes, (const void *)names);
     }
     int64_t product = 1;
     for (int i = 0; i < n; i++) {
         if (!good_name(names[i])) {
-            tn__raise(TN_EVALUE, name, "dimension %d is called \"%.40s\" (1 to %d bytes, no space)",
-                      i, names[i] ? names[i] : "(NULL)", NAME - 1);
-            return false;
+            return tn__fail(TN_EVALUE, name,
+                            "dimension %d is called \"%.40s\" (1 to %d bytes, no space)", i,
+                            names[i] ? names[i] : "(NULL)", NAME - 1);
         }
         for (int j = 0; j < i; j++) {
             if (strcmp(names[i], names[j]) == 0) {
-                tn__raise(TN_EVALUE, name, "dimensions %d and %d are both called %s", j, i,
-                          names[i]);
-                return false;
+                return tn__fail(TN_EVALUE, name, "dimensions %d and %d are both called %s", j, i,
+                                names[i]);
             }
         }
         if (sizes[i] < 1 || sizes[i] > ranks) {
-            tn__raise(TN_EVALUE, name, "dimension %s has size %d, but there are %d ranks", names[i],
-                      sizes[i], ranks);
-            return false;
+            return tn__fail(TN_EVALUE, name, "dimension %s has size %d, but there are %d ranks",
+                            names[i], sizes[i], ranks);
         }
         product *= sizes[i];
     }
-    if (product != ranks) {
-        tn__raise(TN_EVALUE, name, "the sizes multiply to %lld, but there are %d ranks",
-                  (long long)product, ranks);
-    }
-    return product == ranks;
+    return product == ranks ||
+           tn__fail(TN_EVALUE, name, "the sizes multiply to %lld, but there are %d ranks",
+                    (long long)product, ranks);
 }
 
 /* The group of a set of dimensions. NULL after raising. */

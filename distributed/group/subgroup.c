@@ -45,9 +45,8 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted) 
     int found = 0;
     for (int i = 0; i < n; i++) {
         if (ranks[i] < 0 || ranks[i] >= g->size) {
-            tn__raise(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d", ranks[i],
-                      g->name, g->size - 1);
-            return false;
+            return tn__fail(TN_EINDEX, "group_new", "rank %d, but group %s has ranks 0 … %d",
+                            ranks[i], g->name, g->size - 1);
         }
     }
     for (int r = 0; r < g->size; r++) {
@@ -56,8 +55,7 @@ static bool sort_ranks(const tn_group *g, const int *ranks, int n, int *sorted) 
             times += ranks[i] == r;
         }
         if (times > 1) {
-            tn__raise(TN_EVALUE, "group_new", "rank %d is in the list %d times", r, times);
-            return false;
+            return tn__fail(TN_EVALUE, "group_new", "rank %d is in the list %d times", r, times);
         }
         if (times) { sorted[found++] = r; }
     }

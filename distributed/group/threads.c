@@ -92,11 +92,11 @@ static bool devices_sound(const tn_device *devices, int n, const char *operation
     for (int r = 0; r < n; r++) {
         if (!tn__device_exists(devices[r], operation)) { return false; }
         if (devices[r].kind != devices[0].kind) {
-            tn__raise(TN_EDEVICE, operation,
-                      "rank 0 is on %s, but rank %d is on %s (the devices of a group are of one "
-                      "kind)",
-                      tn_device_text(devices[0]), r, tn_device_text(devices[r]));
-            return false;
+            return tn__fail(
+                TN_EDEVICE, operation,
+                "rank 0 is on %s, but rank %d is on %s (the devices of a group are of one "
+                "kind)",
+                tn_device_text(devices[0]), r, tn_device_text(devices[r]));
         }
     }
     return true;

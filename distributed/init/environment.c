@@ -60,10 +60,9 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
     int64_t found;
     if (!text) { return true; }
     if (!number_of(text, &found) || found < low || found > high) {
-        tn__raise(TN_EVALUE, r->operation,
-                  "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")", name, text,
-                  low, high);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation,
+                        "%s is \"%.60s\" (a whole number from %" PRId64 " to %" PRId64 ")", name,
+                        text, low, high);
     }
     *number = (int)found;
     return true;
@@ -72,9 +71,8 @@ static bool read_number(const reader *r, const char *name, int64_t low, int64_t 
 static bool read_text(const reader *r, const char *name, char *text, size_t size) {
     const char *value = value_of(r, name);
     if (value && strlen(value) >= size) {
-        tn__raise(TN_EVALUE, r->operation, "%s has %zu characters (at most %zu)", name,
-                  strlen(value), size - 1);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "%s has %zu characters (at most %zu)", name,
+                        strlen(value), size - 1);
     }
     if (value) { strcpy(text, value); }
     return true;
@@ -121,9 +119,8 @@ static bool read_ranks(const reader *r, const names *n) {
     tn__environment *e = r->e;
     if (!is_set(r, n->rank) || !is_set(r, n->ranks)) {
         bool has_rank = is_set(r, n->rank);
-        tn__raise(TN_EVALUE, r->operation, "%s is set, but %s is not",
-                  has_rank ? n->rank : n->ranks, has_rank ? n->ranks : n->rank);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "%s is set, but %s is not",
+                        has_rank ? n->rank : n->ranks, has_rank ? n->ranks : n->rank);
     }
     if (!read_number(r, n->ranks, 1, RANKS_MOST, &e->ranks) ||
         !read_number(r, n->rank, 0, RANKS_MOST, &e->rank) ||
@@ -132,14 +129,12 @@ static bool read_ranks(const reader *r, const names *n) {
         return false;
     }
     if (e->rank >= e->ranks) {
-        tn__raise(TN_EVALUE, r->operation, "%s is %d, but %s is %d (ranks count from 0)", n->rank,
-                  e->rank, n->ranks, e->ranks);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "%s is %d, but %s is %d (ranks count from 0)",
+                        n->rank, e->rank, n->ranks, e->ranks);
     }
     if (e->local_ranks > e->ranks || (e->local_ranks > 0 && e->local_rank >= e->local_ranks)) {
-        tn__raise(TN_EVALUE, r->operation, "%s is %d and %s is %d, of %d ranks", n->local_rank,
-                  e->local_rank, n->local_ranks, e->local_ranks, e->ranks);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "%s is %d and %s is %d, of %d ranks",
+                        n->local_rank, e->local_rank, n->local_ranks, e->local_ranks, e->ranks);
     }
     return true;
 }
@@ -303,8 +298,7 @@ static bool read_port(const reader *r) {
     char why[TN_STORE_WHY];
     if (!read_number(r, "MASTER_PORT", 1, 65535, &e->port)) { return false; }
     if (tn__ports_read("TERN_PORTS", value_of(r, "TERN_PORTS"), &open, why) != TN_OK) {
-        tn__raise(TN_EVALUE, r->operation, "%s", why);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "%s", why);
     }
     e->last_port = open.first ? open.last : 65535;
     if (e->port && e->port_taken && !tn__ports_have(&open, e->port + 1)) {
@@ -312,10 +306,9 @@ static bool read_port(const reader *r) {
         e->port_taken = false;
     }
     if (e->port && !e->agent && !e->port_taken && !tn__ports_have(&open, e->port)) {
-        tn__raise(TN_EVALUE, r->operation,
-                  "MASTER_PORT is %d, which is not one of TERN_PORTS, %d-%d", e->port, open.first,
-                  open.last);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation,
+                        "MASTER_PORT is %d, which is not one of TERN_PORTS, %d-%d", e->port,
+                        open.first, open.last);
     }
     e->port = e->port ? e->port : derive_port(e->job, &open);
     return true;
@@ -342,9 +335,8 @@ static bool slurm_host(const reader *r) {
             return true;
         }
         if (!tn__nodelist_name(list, 0, e->host, sizeof(e->host))) {
-            tn__raise(TN_EVALUE, r->operation, "%s is \"%.80s\", which is not a node list",
-                      lists[i], list);
-            return false;
+            return tn__fail(TN_EVALUE, r->operation, "%s is \"%.80s\", which is not a node list",
+                            lists[i], list);
         }
         return read_text(r, "SLURM_LAUNCH_NODE_IPADDR", e->second, sizeof(e->second));
     }
@@ -382,9 +374,8 @@ static bool read_place(const reader *r, const names *n) {
     const char *store = value_of(r, "TERN_STORE"),
                *used = value_of(r, "TORCHELASTIC_USE_AGENT_STORE");
     if (store && strcmp(store, "agent") != 0) {
-        tn__raise(TN_EVALUE, r->operation, "TERN_STORE is \"%.60s\" (must be \"agent\" or unset)",
-                  store);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation,
+                        "TERN_STORE is \"%.60s\" (must be \"agent\" or unset)", store);
     }
     e->agent = store != NULL;
     e->port_taken = !e->agent && used && strcmp(used, "True") == 0;
@@ -405,9 +396,8 @@ static bool read_timeout(const reader *r) {
     char *end = NULL;
     double seconds = text ? strtod(text, &end) : 1;
     if (!(seconds > 0) || isinf(seconds) || (end && *end)) {
-        tn__raise(TN_EVALUE, r->operation, "TERN_TIMEOUT is \"%.60s\" (seconds, more than 0)",
-                  text);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "TERN_TIMEOUT is \"%.60s\" (seconds, more than 0)",
+                        text);
     }
     return true;
 }

@@ -81,11 +81,11 @@ bool tn__gpus_engine(const tn_dist_options *o, const tn__member *members, int ra
     }
     bool fits = !is_staged && first_without(members, ranks, why, sizeof(why)) < 0;
     if (is_nccl && !fits) {
-        tn__raise(TN_EDEVICE, OPERATION,
-                  "the engine is nccl, but %s (NCCL needs a GPU per rank; with staged they can "
-                  "share one)",
-                  why);
-        return false;
+        return tn__fail(
+            TN_EDEVICE, OPERATION,
+            "the engine is nccl, but %s (NCCL needs a GPU per rank; with staged they can "
+            "share one)",
+            why);
     }
     if (!wanted && !fits) {
         tn_log_write(TN_LOG_INFO, "%s: tensors on devices are sent staged: %s", OPERATION, why);

@@ -87,12 +87,11 @@ static bool find_place(const tn_dist_options *o, tn__environment *e) {
         e->rank = o->rank;
         e->ranks = o->ranks;
     } else if (!is_env && !e->launcher) {
-        tn__raise(
+        return tn__fail(
             TN_EVALUE, OPERATION,
             "init is \"%.100s\", but neither the options nor the environment say which rank this "
             "is, of how many",
             o->init);
-        return false;
     }
     return o->rank >= 0 || e->launcher || may_be_alone(e);
 }
@@ -136,8 +135,7 @@ static bool share_level(const tn__member *members, const tn__environment *e) {
     char word[TN__KINDS], why[TN__MEET_WHY] = "";
     tn_status status = tn__meet_level(members, e->ranks, word, why);
     if (status != TN_OK) {
-        tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
-        return false;
+        return tn__fail(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
     }
     if (*why && e->rank == 0) { tn__log_loud("dist_init: levels differ: %s", why); }
     tn__host_compute_at(members[e->rank].kinds, word);

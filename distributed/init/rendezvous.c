@@ -222,9 +222,9 @@ static bool meet_at(tn__rendezvous *r, const ports *p, const tn__environment *e,
 static bool meet_by_environment(tn__rendezvous *r, const tn__environment *e, double timeout,
                                 double deadline) {
     if (!*e->host) {
-        tn__raise(TN_EVALUE, OPERATION, "rank %d of %d: %s", e->rank, e->ranks,
-                  e->no_host ? e->no_host : "MASTER_ADDR is not set: the address of rank 0's host");
-        return false;
+        return tn__fail(TN_EVALUE, OPERATION, "rank %d of %d: %s", e->rank, e->ranks,
+                        e->no_host ? e->no_host
+                                   : "MASTER_ADDR is not set: the address of rank 0's host");
     }
     if (e->agent) {
         r->store = tn_tcp_store(e->host, e->port, e->token, timeout);
@@ -260,9 +260,8 @@ static bool meet_by_tcp(tn__rendezvous *r, const char *init, const tn__environme
     char host[TN__HOST];
     ports p = {.hosts = {host}, .count = 1};
     if (!split_address(init + strlen("tcp://"), host, &p.first)) {
-        tn__raise(TN_EVALUE, OPERATION,
-                  "init is \"%.100s\" (tcp://HOST:PORT, tcp://[ADDRESS]:PORT)", init);
-        return false;
+        return tn__fail(TN_EVALUE, OPERATION,
+                        "init is \"%.100s\" (tcp://HOST:PORT, tcp://[ADDRESS]:PORT)", init);
     }
     return choose_token(&p, e, init, tn__host_is_near(host)) &&
            meet_at(r, &p, e, timeout, deadline);

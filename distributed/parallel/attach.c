@@ -19,11 +19,8 @@ static void find_strategy(const tn_module_lists *lists, void *user) {
 static bool is_first(const tn_module *m, const char *operation) {
     const tn_module_lists *found = tn__strategy_around(m->lists);
     if (m->lists && !found) { tn__strategies_below(m->lists, find_strategy, &found); }
-    if (found) {
-        tn__raise(TN_ESTATE, operation, "%s%s%s is under %s already", found->kind,
-                  found->name[0] ? " " : "", found->name, found->strategy->name);
-    }
-    return !found;
+    return !found || tn__fail(TN_ESTATE, operation, "%s%s%s is under %s already", found->kind,
+                              found->name[0] ? " " : "", found->name, found->strategy->name);
 }
 
 typedef struct check {
@@ -75,14 +72,12 @@ bool tn__parallel_may_attach(void *m, const tn_group *g, const tn__parallel_rule
     if (!module || tn__pending() || !is_first(module, operation)) { return false; }
     if (!is_member(g, operation)) { return false; }
     if (module->state == TN__MODULE_BROKEN) {
-        tn__raise(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
-        return false;
+        return tn__fail(TN_ESTATE, operation, "the module (%s) is not complete", module->kind);
     }
     char held[256];
     if (tn__module_stepped(module, held, sizeof(held))) {
-        tn__raise(TN_ESTATE, operation,
-                  "the parameter %s is held by an optimiser: attach parallelism first", held);
-        return false;
+        return tn__fail(TN_ESTATE, operation,
+                        "the parameter %s is held by an optimiser: attach parallelism first", held);
     }
     tn_module_each(m, (tn_walk){0}, check_param, &(check){.rules = rules});
     return !tn__pending();
@@ -111,9 +106,8 @@ bool tn__parallel_divides(const tn_group *g, int64_t count, const char *what, co
                                    (long long)n);
         }
     }
-    tn__raise(TN_ESHAPE, operation, "%s: %d ranks do not divide %lld %s (%s would%s)", path,
-              tn_group_size(g), (long long)count, what, list, hint);
-    return false;
+    return tn__fail(TN_ESHAPE, operation, "%s: %d ranks do not divide %lld %s (%s would%s)", path,
+                    tn_group_size(g), (long long)count, what, list, hint);
 }
 
 /* ---- Parameters ------------------------------------------------------------------------------ */

@@ -116,13 +116,12 @@ bool tn__parallel_all_ready(const tn__parallel *p) {
                                        missing > 1 ? ", " : "", param->path);
         }
     }
-    if (missing > 0) {
-        tn__raise(TN_ESTATE, p->rules->operation,
-                  "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
-                  "it; tn_module_requires_grad takes a module out of a step)",
-                  missing, wanted, names, missing > SHOWN ? ", ..." : "");
-    }
-    return missing == 0;
+    return missing == 0 ||
+           tn__fail(
+               TN_ESTATE, p->rules->operation,
+               "backward did not reach %d of %d parameters: %s%s (the option find_unused allows "
+               "it; tn_module_requires_grad takes a module out of a step)",
+               missing, wanted, names, missing > SHOWN ? ", ..." : "");
 }
 
 /* ---- Without a backward ---------------------------------------------------------------------- */

@@ -91,12 +91,12 @@ bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const tn_module *m
     const int64_t *heard = tn_data(all);
     for (int r = 1; r < tn_group_size(g); r++) {
         if (heard[r] != heard[0]) {
-            tn__raise(TN_EMISMATCH, operation,
-                      "rank %d of the group has other tokens than rank 0: these ranks get the same "
-                      "batches (a sampler is given the ranks with other ones, tn_spread_data), and "
-                      "the same prompts, seeds and callbacks of tn_generate",
-                      r);
-            return false;
+            return tn__fail(
+                TN_EMISMATCH, operation,
+                "rank %d of the group has other tokens than rank 0: these ranks get the same "
+                "batches (a sampler is given the ranks with other ones, tn_spread_data), and "
+                "the same prompts, seeds and callbacks of tn_generate",
+                r);
         }
     }
     return true;

@@ -113,8 +113,7 @@ bool tn__spread_sizes(tn_spread_options *o, int ranks) {
     for (int i = 0; i < DIMS; i++) {
         int size = *size_of(o, i);
         if (size < 0 || (size == 0 && i != rest)) {
-            tn__raise(TN_EVALUE, "spread", "%s is %d", names[i], size);
-            return false;
+            return tn__fail(TN_EVALUE, "spread", "%s is %d", names[i], size);
         }
         product *= size && product < INT32_MAX ? size : 1; /* enough to say that it is wrong */
     }
@@ -123,13 +122,13 @@ bool tn__spread_sizes(tn_spread_options *o, int ranks) {
         return true;
     }
     if (product == ranks) { return true; }
-    tn__raise(TN_EVALUE, "spread",
-              "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d is a mesh of %lld ranks%s, and there are %d (tern "
-              "run -n %lld would do)",
-              o->pp, o->dp, o->shard, o->cp, o->tp, (long long)product,
-              *size_of(o, rest) == 0 ? " or a multiple" : "", ranks,
-              (long long)(*size_of(o, rest) ? product : (ranks / product + 1) * product));
-    return false;
+    return tn__fail(
+        TN_EVALUE, "spread",
+        "pp=%d,dp=%d,shard=%d,cp=%d,tp=%d is a mesh of %lld ranks%s, and there are %d (tern "
+        "run -n %lld would do)",
+        o->pp, o->dp, o->shard, o->cp, o->tp, (long long)product,
+        *size_of(o, rest) == 0 ? " or a multiple" : "", ranks,
+        (long long)(*size_of(o, rest) ? product : (ranks / product + 1) * product));
 }
 
 /* ---- Attaching ------------------------------------------------------------------------------- */

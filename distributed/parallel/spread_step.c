@@ -88,8 +88,7 @@ static bool call_fits(const tn_spread *s, const tn_loader *data, int64_t n, cons
                             : !data ? "the loader is NULL"
                             : n < 1 ? "n is below 1"
                                     : "n is above 2147483647";
-        tn__raise(TN_EVALUE, operation, "%s", wrong);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s", wrong);
     }
     return true;
 }

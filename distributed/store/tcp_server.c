@@ -341,11 +341,8 @@ static void *serve_clients(void *user) {
 
 static bool start_thread(tn_store_server *s) {
     int failed = tn__thread_start(&s->thread, serve_clients, s);
-    if (failed) {
-        tn__raise(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
-                  strerror(failed));
-    }
-    return !failed;
+    return !failed || tn__fail(TN_ENOMEM, "store_serve", "its thread could not be started: %s",
+                               strerror(failed));
 }
 
 /* ---- Life ------------------------------------------------------------------------------------ */
@@ -376,8 +373,7 @@ static bool open_poll(tn_store_server *s) {
     if (s->epoll < 0 || s->wake < 0 ||
         epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->listener, &listener) != 0 ||
         epoll_ctl(s->epoll, EPOLL_CTL_ADD, s->wake, &wake) != 0) {
-        tn__raise(TN_EIO, "store_serve", "epoll: %s", strerror(errno));
-        return false;
+        return tn__fail(TN_EIO, "store_serve", "epoll: %s", strerror(errno));
     }
     return true;
 }

@@ -24,7 +24,6 @@
 #include "parallel.h"
 #include "pipeline.h"
 #include "split.h"
-#include "plan.h"
 #include "rpc.h"
 #include "train.h"
 #include "deepspeed.h"

@@ -56,7 +56,7 @@ GROUPS = ("tn_group *", "const tn_group *")  # NULL: one rank
 # Parameters that name files; nothing is written where the others point.
 PATHS = ("path", "folder", "pattern", "file", "out", "x_path", "y_path")
 # Functions whose module is a language model.
-LANGUAGE = re.compile("tn_(lm|generate|cache|plan|evaluate)(_|$)")
+LANGUAGE = re.compile("tn_(lm|generate|cache|evaluate)(_|$)")
 # Members of options without which the model is large.
 SMALL = {
     "tn_gpt": ".vocab = 8, .context = 8, .layers = 1, .heads = 1, .width = 4",
@@ -137,8 +137,7 @@ DUMMY = {"tn_data", "tn_data_mut", "tn_optim_group"}
 # Members and parameters that any number suits, or of which it is refused only when it is used.
 ANY_NUMBER = set("""
     tn_pool.divisor_override tn_batch_norm.momentum tn_loader.prefetch tn_loader.x_pad tn_loader.y_pad
-    tn_search.seed tn_rows.pad tn_tokenizer_train.min_count tn_plan.rank tn_plan.ranks tn_plan.tokens
-    tn_plan.batch tn_plan.positions tn_plan.compute tn_flatten_init.first tn_flatten_init.last tn_flatten_new.first
+    tn_search.seed tn_rows.pad tn_tokenizer_train.min_count tn_flatten_init.first tn_flatten_init.last tn_flatten_new.first
     tn_flatten_new.last tn_unflatten_init.dim tn_unflatten_new.dim tn_function_new_with.number
     tn__device_failed.device tn_progress_new.start tn_progress_new.total tn_sequential_of.n
 """.split())

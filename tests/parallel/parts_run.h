@@ -43,6 +43,8 @@ typedef struct parts_run {
     parts_net net;
     tn_optim *optim;
     tn_generator generator;
+    tn_checkpoint c;
+    tn_saver *saver; /* parts_run_saver's; or NULL */
 } parts_run;
 
 static inline tn_tensor *parts_forward(tn_module *self, tn_tensor *x) {
@@ -239,13 +241,18 @@ static inline void parts_run_open(parts_run *r, tn_group *world, lie how) {
     r->how < LIES_TP_2 ? lay_on_ranks(r) : lay_on_mesh(r);
     r->optim = tn_adamw(&r->net, tn_adamw_defaults());
     must(r->optim != NULL);
+    r->c = (tn_checkpoint){.model = &r->net, .optim = r->optim, .generator = &r->generator};
 }
 
-static inline tn_checkpoint parts_run_checkpoint(parts_run *r) {
-    return (tn_checkpoint){.model = &r->net, .optim = r->optim, .generator = &r->generator};
+/* Ends a saver, and begins another of this folder. */
+static inline void parts_run_saver(parts_run *r, const char *folder, tn_saver_options options) {
+    tn_saver_free(r->saver);
+    r->saver = tn_saver_new(r->world, folder, options);
+    must(r->saver != NULL);
 }
 
 static inline void parts_run_close(parts_run *r) {
+    tn_saver_free(r->saver);
     tn_optim_free(r->optim);
     tn_module_finish(&r->net);
     tn_mesh_free(r->mesh);
@@ -253,10 +260,19 @@ static inline void parts_run_close(parts_run *r) {
 
 /* A timeout that no save exceeds, however busy the machine is. */
 static inline tn_saver_options patient_options(bool behind) {
-    tn_saver_options o = tn_saver_defaults();
-    o.behind = behind;
-    o.timeout = 120;
-    return o;
+    return TN_WITH(tn_saver, .behind = behind, .timeout = 120);
+}
+
+/* The newest step, which is `step` and has its values. */
+static inline void parts_run_loads(parts_run *r, int64_t step) {
+    bool found;
+    must(tn_saver_load(r->saver, &r->c, &found) == TN_OK && found && r->c.step == step);
+    parts_run_values(r, (uint64_t)step, true);
+}
+
+static inline void parts_run_begin(parts_run *r, tn_group *world, lie how, const char *folder) {
+    parts_run_open(r, world, how);
+    parts_run_saver(r, folder, patient_options(true));
 }
 
 #endif

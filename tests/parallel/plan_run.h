@@ -2,6 +2,7 @@
 #ifndef TERN_TESTS_PARALLEL_PLAN_RUN_H
 #define TERN_TESTS_PARALLEL_PLAN_RUN_H
 
+#include "distributed/parallel/plan/plan.h"
 #include "distributed/parallel/spread.h"
 #include "tests/parallel/mesh_model.h"
 
@@ -14,8 +15,8 @@ typedef struct plan_run {
     int64_t bytes; /* of a test */
 } plan_run;
 
-static inline tn_plan_options plan_options(const plan_run *r, int ranks) {
-    tn_plan_options o = tn_plan_defaults();
+static inline tn__plan_options plan_options(const plan_run *r, int ranks) {
+    tn__plan_options o = tn__plan_defaults();
     o.ranks = ranks;
     o.batch = r->batch;
     o.compute = r->bf16 ? TN_BF16 : TN_F32;
@@ -37,7 +38,7 @@ typedef struct plan_rank {
 
 static inline void plan_begin(plan_rank *k, tn_group *world, const plan_run *r) {
     int ranks = tn_group_size(world);
-    tn_plan_options o = plan_options(r, ranks);
+    tn__plan_options o = plan_options(r, ranks);
     *k = (plan_rank){.keeps = o.mesh.shard == 1 || o.mesh.sharding.stage < 2};
     mesh_init(&k->m, &r->shape, 1, true);
     if (r->bf16) { tn_module_set_precision(&k->m, tn_precision_defaults()); }

@@ -31,11 +31,11 @@ static void rests_as_planned(tn_group *world, void *user) {
 static int64_t planned_rest(const plan_run *r, int ranks) {
     mesh_model m;
     mesh_init(&m, &r->shape, 1, true);
-    tn_plan_options o = plan_options(r, ranks);
+    tn__plan_options o = plan_options(r, ranks);
     int64_t sum = 0;
     for (o.rank = 0; o.rank < ranks; o.rank++) {
-        tn_plan plan;
-        assert_int_equal(tn_plan_of(&m, o, &plan), TN_OK);
+        tn__plan_result plan;
+        assert_int_equal(tn__plan_of(&m, o, &plan), TN_OK);
         assert_int_equal(plan.rest, plan.weights + plan.copies + plan.gradients + plan.states);
         sum += plan.rest;
     }
@@ -138,14 +138,14 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
     r.shape.length = 64;
     r.bf16 = variant / 2 % 2;
     r.recompute = variant / 4;
-    tn_plan_options o = plan_options(&r, tn_group_size(world));
+    tn__plan_options o = plan_options(&r, tn_group_size(world));
     o.rank = tn_group_rank(world);
-    tn_plan plan;
+    tn__plan_result plan;
     static plan_rank k;
     plan_begin(&k, world, &r);
     mesh_model m;
     mesh_init(&m, &r.shape, 1, true);
-    rank_assert(tn_plan_of(&m, o, &plan) == TN_OK);
+    rank_assert(tn__plan_of(&m, o, &plan) == TN_OK);
     tn_module_finish(&m);
     int64_t most = 0; /* more than at rest */
     /* The first makes the optimiser's states; where there is DDP, the second its buckets anew. */

@@ -20,24 +20,21 @@ static void run_leg(tn_group *world, void *user) {
     const leg *l = user;
     parts_run r;
     parts_run_open(&r, world, l->how);
-    tn_saver *saver = tn_saver_new(world, l->folder, patient_options(l->behind));
-    must(saver != NULL);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    parts_run_saver(&r, l->folder, patient_options(l->behind));
     bool found = true;
     parts_run_values(&r, 999, false);
-    must(tn_saver_load(saver, &c, &found) == TN_OK && found == (l->load >= 0));
+    must(tn_saver_load(r.saver, &r.c, &found) == TN_OK && found == (l->load >= 0));
     if (found) {
-        must(c.step == l->load && strcmp(c.note, "noted") == 0);
+        must(r.c.step == l->load && strcmp(r.c.note, "noted") == 0);
         parts_run_values(&r, (uint64_t)l->load, true);
     }
-    strcpy(c.note, "noted");
-    for (c.step = l->save - 1; c.step <= l->save; c.step++) {
-        parts_run_values(&r, (uint64_t)c.step, false);
-        must(tn_saver_save(saver, &c) == TN_OK);
+    strcpy(r.c.note, "noted");
+    for (r.c.step = l->save - 1; r.c.step <= l->save; r.c.step++) {
+        parts_run_values(&r, (uint64_t)r.c.step, false);
+        must(tn_saver_save(r.saver, &r.c) == TN_OK);
         parts_run_values(&r, 12345, false); /* training continues while the step is saved */
     }
-    must(tn_saver_wait(saver) == TN_OK);
-    tn_saver_free(saver);
+    must(tn_saver_wait(r.saver) == TN_OK);
     parts_run_close(&r);
 }
 
@@ -97,7 +94,7 @@ static void save_changing(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
     tn_saver *saver = tn_saver_new(world, user, patient_options(true));
-    tn_checkpoint all = parts_run_checkpoint(&r), nothing = {.note = "nothing"};
+    tn_checkpoint all = r.c, nothing = {.note = "nothing"};
     for (int64_t step = 1; step <= 4; step += 2) {
         bool found;
         parts_run_values(&r, (uint64_t)step, false);

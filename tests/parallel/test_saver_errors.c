@@ -84,7 +84,7 @@ static void save_failing(tn_group *world, void *user) {
     const char *folder = f->folder;
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    tn_checkpoint c = r.c;
     c.step = 1;
     parts_run_values(&r, 1, false);
     tn_saver *saver = tn_saver_new(world, folder, patient_options(true));
@@ -121,7 +121,7 @@ static void save_failing(tn_group *world, void *user) {
     parts_run_close(&r);
     parts_run_open(&r, world, LIES_FLAT);
     saver = tn_saver_new(world, f->folder, patient_options(true));
-    c = parts_run_checkpoint(&r);
+    c = r.c;
     must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 1);
     parts_run_values(&r, 1, true);
     must(tn_saver_save(saver, &c) == TN_OK);
@@ -212,19 +212,15 @@ static void must_name_it(tn_saver *saver, const tn_checkpoint *c) {
 static void save_without_one(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
-    tn_saver_options o = patient_options(true);
-    o.timeout = 3;
-    tn_saver *saver = tn_saver_new(world, user, o);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    const tn_saver_options o = TN_WITH(tn_saver, .timeout = 3);
+    parts_run_saver(&r, user, o);
     must(tn_barrier(world) == TN_OK);
-    if (tn_group_rank(world) != 1) { must_name_it(saver, &c); }
+    if (tn_group_rank(world) != 1) { must_name_it(r.saver, &r.c); }
     must(tn_barrier(world) == TN_OK);
-    must_name_it(saver, &c); /* rank 1 is too late; and this saver saves no more */
-    tn_saver_free(saver);
+    must_name_it(r.saver, &r.c);      /* rank 1 is too late; and this saver saves no more */
     must(tn_barrier(world) == TN_OK); /* the program's group still works */
-    saver = tn_saver_new(world, user, o);
-    must(tn_saver_save(saver, &c) == TN_OK);
-    tn_saver_free(saver);
+    parts_run_saver(&r, user, o);
+    must(tn_saver_save(r.saver, &r.c) == TN_OK);
     parts_run_close(&r);
 }
 
@@ -245,28 +241,24 @@ static void save_slowly(tn_group *world, void *user) {
     const slow_save *l = user;
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
-    tn_saver_options o = patient_options(true);
-    o.timeout = 3;
-    tn_saver *saver = tn_saver_new(world, l->folder, o);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = 1;
-    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
+    const tn_saver_options o = TN_WITH(tn_saver, .timeout = 3);
+    parts_run_saver(&r, l->folder, o);
+    r.c.step = 1;
+    must(tn_saver_save(r.saver, &r.c) == TN_OK && tn_saver_wait(r.saver) == TN_OK);
     if (tn_group_rank(world) == 0) { atomic_store(&slow_disk, l->file); }
     must(tn_barrier(world) == TN_OK);
-    c.step = 2;
-    must(tn_saver_save(saver, &c) == TN_OK); /* training goes on meanwhile */
+    r.c.step = 2;
+    must(tn_saver_save(r.saver, &r.c) == TN_OK); /* training goes on meanwhile */
     must(tn_barrier(world) == TN_OK);
-    must(tn_saver_wait(saver) == TN_EPEER);
+    must(tn_saver_wait(r.saver) == TN_EPEER);
     char late[32];
     snprintf(late, sizeof(late), "for rank %d", l->rank);
     must(strstr(tn_error_message(), late) || strstr(tn_error_message(), "was not written within"));
     tn_error_clear();
-    tn_saver_free(saver);
     must(tn_barrier(world) == TN_OK);
     bool found;
-    saver = tn_saver_new(world, l->folder, o);
-    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 1);
-    tn_saver_free(saver);
+    parts_run_saver(&r, l->folder, o);
+    must(tn_saver_load(r.saver, &r.c, &found) == TN_OK && found && r.c.step == 1);
     parts_run_close(&r);
 }
 
@@ -282,20 +274,15 @@ TEST(a_rank_that_is_late) {
 static void remove_slowly(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
-    tn_saver_options o = patient_options(true);
-    o.timeout = 3;
-    o.keep = 1;
-    tn_saver *saver = tn_saver_new(world, user, o);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = 1;
-    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
+    parts_run_saver(&r, user, TN_WITH(tn_saver, .timeout = 3, .keep = 1));
+    r.c.step = 1;
+    must(tn_saver_save(r.saver, &r.c) == TN_OK && tn_saver_wait(r.saver) == TN_OK);
     if (tn_group_rank(world) == 0) { atomic_store(&slow_disk, "step-000001.tmp"); }
     must(tn_barrier(world) == TN_OK);
-    c.step = 2;
-    must(tn_saver_save(saver, &c) == TN_OK && tn_saver_wait(saver) == TN_OK);
+    r.c.step = 2;
+    must(tn_saver_save(r.saver, &r.c) == TN_OK && tn_saver_wait(r.saver) == TN_OK);
     must(tn_barrier(world) == TN_OK);
     must(atomic_load(&slow_disk) == NULL);
-    tn_saver_free(saver);
     parts_run_close(&r);
 }
 
@@ -316,12 +303,12 @@ TEST(half_a_list) {
     char list[1024] = "";
     size_t used = sizeof(r) + sizeof("");
     memcpy(list, &r, sizeof(r));
-    tn__manifest *m = tn__manifest_new(2, "test");
-    assert_true(tn__manifest_set(m, 1, list, used));
-    assert_int_equal(m->lists[1].count, 1);
-    assert_false(tn__manifest_set(m, 1, list, used + 20));
+    tn__manifest m = {.operation = "test", .ranks = 2};
+    assert_true(tn__manifest_set(&m, 1, list, used));
+    assert_int_equal(m.lists[1].count, 1);
+    assert_false(tn__manifest_set(&m, 1, list, used + 20));
     assert_error(TN_EFORMAT, "rank 1 sent no list of tensors");
-    tn__manifest_free(m);
+    tn__manifest_free(&m);
 }
 
 /* ---- Errors of the program ------------------------------------------------------------------- */
@@ -329,16 +316,13 @@ TEST(half_a_list) {
 /* An error that is pending on one rank reaches the others, which do not wait. */
 static void save_with_an_error(tn_group *world, void *user) {
     parts_run r;
-    parts_run_open(&r, world, LIES_FLAT);
-    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    parts_run_begin(&r, world, LIES_FLAT, user);
     if (tn_group_rank(world) == 2) { tn_raise(TN_EINDEX, "an error of its own"); }
-    must(tn_saver_save(saver, &c) == TN_EINDEX);
+    must(tn_saver_save(r.saver, &r.c) == TN_EINDEX);
     must(strstr(tn_error_message(), "an error of its own"));
     must(tn_group_rank(world) == 2 || strstr(tn_error_message(), "rank 2: "));
     tn_error_clear();
-    must(tn_saver_save(saver, &c) == TN_OK);
-    tn_saver_free(saver);
+    must(tn_saver_save(r.saver, &r.c) == TN_OK);
     parts_run_close(&r);
 }
 
@@ -367,15 +351,12 @@ static void must_keep_own(tn_saver *saver, const tn_checkpoint *c) {
 /* The first of two errors stays: here the program's own, not that of the previous save. */
 TEST(own_error_before_that_of_the_save) {
     parts_run r;
-    parts_run_open(&r, NULL, LIES_WHOLE);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    tn_saver *saver = tn_saver_new(NULL, temp_path("first"), patient_options(true));
-    must_keep_own(saver, &c);
+    parts_run_begin(&r, NULL, LIES_WHOLE, temp_path("first"));
+    must_keep_own(r.saver, &r.c);
     atomic_store(&full_disk, "index.json");
-    assert_int_equal(tn_saver_save(saver, &c), TN_OK);
-    must_keep_own(saver, &c);
+    assert_int_equal(tn_saver_save(r.saver, &r.c), TN_OK);
+    must_keep_own(r.saver, &r.c);
     atomic_store(&full_disk, NULL);
-    assert_int_equal(tn_saver_save(saver, &c), TN_OK);
-    tn_saver_free(saver);
+    assert_int_equal(tn_saver_save(r.saver, &r.c), TN_OK);
     parts_run_close(&r);
 }

@@ -23,12 +23,9 @@ typedef struct attempt {
     tn_status status[MOST_RANKS];
 } attempt;
 
-static tn_saver *open_saver(tn_group *world, const attempt *a) {
-    tn_saver_options o = patient_options(a->behind);
-    o.keep = a->keep;
-    tn_saver *saver = tn_saver_new(world, a->folder, o);
-    must(saver != NULL);
-    return saver;
+static void open_saver(parts_run *r, const attempt *a) {
+    parts_run_saver(r, a->folder,
+                    TN_WITH(tn_saver, .behind = a->behind, .keep = a->keep, .timeout = 120));
 }
 
 static void save_step(tn_group *world, attempt *a, int64_t step) {
@@ -36,17 +33,15 @@ static void save_step(tn_group *world, attempt *a, int64_t step) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
     parts_run_values(&r, (uint64_t)step, false);
-    tn_saver *saver = open_saver(world, a);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = step;
+    open_saver(&r, a);
+    r.c.step = step;
     must(tn_barrier(world) == TN_OK);
     if (rank == 0) { tn__alloc_fail_at(a->n); }
-    a->status[rank] = tn_saver_save(saver, &c);
-    a->status[rank] = a->status[rank] == TN_OK ? tn_saver_wait(saver) : a->status[rank];
+    a->status[rank] = tn_saver_save(r.saver, &r.c);
+    a->status[rank] = a->status[rank] == TN_OK ? tn_saver_wait(r.saver) : a->status[rank];
     must(a->status[rank] == tn_error());
     must(tn_error() == TN_OK || a->n < 0 || strstr(tn_error_message(), "memory"));
     tn_error_clear();
-    tn_saver_free(saver);
     parts_run_close(&r);
 }
 
@@ -67,12 +62,8 @@ static void load_newest(tn_group *world, void *user) {
     const loading *l = user;
     parts_run r;
     parts_run_open(&r, world, LIES_WHOLE);
-    tn_saver *saver = open_saver(world, l->saved);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    bool found;
-    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == l->step);
-    parts_run_values(&r, (uint64_t)l->step, true);
-    tn_saver_free(saver);
+    open_saver(&r, l->saved);
+    parts_run_loads(&r, l->step);
     parts_run_close(&r);
 }
 

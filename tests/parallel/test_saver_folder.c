@@ -31,18 +31,14 @@ static void save_steps(tn_group *world, void *user) {
     const char *folder = user;
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
-    tn_saver_options o = patient_options(true);
-    o.keep = 3;
-    tn_saver *saver = tn_saver_new(world, folder, o);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    for (c.step = 10; c.step <= 70; c.step += 10) {
-        parts_run_values(&r, (uint64_t)c.step, false);
-        must(tn_saver_save(saver, &c) == TN_OK);
+    parts_run_saver(&r, folder, TN_WITH(tn_saver, .keep = 3, .timeout = 120));
+    for (r.c.step = 10; r.c.step <= 70; r.c.step += 10) {
+        parts_run_values(&r, (uint64_t)r.c.step, false);
+        must(tn_saver_save(r.saver, &r.c) == TN_OK);
     }
-    c.step = 70; /* again: it is replaced */
+    r.c.step = 70; /* again: it is replaced */
     parts_run_values(&r, 71, false);
-    must(tn_saver_save(saver, &c) == TN_OK);
-    tn_saver_free(saver);
+    must(tn_saver_save(r.saver, &r.c) == TN_OK);
     parts_run_close(&r);
 }
 
@@ -65,14 +61,10 @@ TEST(some_steps_stay) {
 static void save_low_step(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_ODD);
-    tn_saver_options o = patient_options(true);
-    o.keep = 1;
-    tn_saver *saver = tn_saver_new(world, user, o);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    for (c.step = 2; c.step < 4; c.step++) {
-        must(tn_saver_save(saver, &c) == TN_OK);
+    parts_run_saver(&r, user, TN_WITH(tn_saver, .keep = 1, .timeout = 120));
+    for (r.c.step = 2; r.c.step < 4; r.c.step++) {
+        must(tn_saver_save(r.saver, &r.c) == TN_OK);
     }
-    tn_saver_free(saver);
     parts_run_close(&r);
 }
 
@@ -86,13 +78,10 @@ TEST(higher_steps_are_another_runs) {
 /* Step 70 is the second one saved. */
 static void load_replaced(tn_group *world, void *user) {
     parts_run r;
-    parts_run_open(&r, world, LIES_WHOLE);
-    tn_saver *saver = tn_saver_new(world, user, patient_options(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    parts_run_begin(&r, world, LIES_WHOLE, user);
     bool found;
-    must(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 70);
+    must(tn_saver_load(r.saver, &r.c, &found) == TN_OK && found && r.c.step == 70);
     parts_run_values(&r, 71, true);
-    tn_saver_free(saver);
     parts_run_close(&r);
 }
 
@@ -105,7 +94,7 @@ TEST(a_step_is_replaced) {
 TEST(folders_in_steps_stay) {
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    tn_checkpoint c = r.c;
     const char *folder = temp_path("kept");
     c.step = 1;
     for (int job = 0; job < 3; job++) {
@@ -129,7 +118,7 @@ TEST(folders_in_steps_stay) {
 TEST(one_job_at_a_time) {
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    tn_checkpoint c = r.c;
     const char *folder = temp_path("locked");
     tn_saver *first = tn_saver_new(NULL, folder, patient_options(false));
     tn_saver *second = tn_saver_new(NULL, folder, patient_options(false));
@@ -166,7 +155,7 @@ static int lock_again(const char *folder) {
 TEST(children_keep_no_lock) {
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    tn_checkpoint c = r.c;
     const char *folder = temp_path("inherited");
     tn_saver *first = tn_saver_new(NULL, folder, patient_options(false));
     assert_int_equal(tn_saver_save(first, &c), TN_OK);

@@ -39,19 +39,16 @@ static int save_forever(tn_group *world, const char *folder) {
     const char *kill_at = getenv("KILL_AT");
     parts_run r;
     parts_run_open(&r, world, (lie)atoi(getenv("WAY")));
-    tn_saver_options o = tn_saver_defaults();
-    o.timeout = 60;
-    tn_saver *saver = tn_saver_new(world, folder, o);
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    parts_run_saver(&r, folder, TN_WITH(tn_saver, .timeout = 60));
     bool found = false;
-    rank_assert(tn_saver_load(saver, &c, &found) == TN_OK);
-    if (found) { parts_run_values(&r, (uint64_t)c.step, true); }
+    rank_assert(tn_saver_load(r.saver, &r.c, &found) == TN_OK);
+    if (found) { parts_run_values(&r, (uint64_t)r.c.step, true); }
     rank_assert(tn_barrier(world) == TN_OK);
     kill_at_call = kill_at ? atoi(kill_at) : 0;
-    while (train_on(&r, c.step + 1) && tn_saver_wait(saver) == TN_OK) {
-        c.step++;
-        printf("saves %lld\n", (long long)c.step);
-        if (tn_saver_save(saver, &c) != TN_OK) { break; }
+    while (train_on(&r, r.c.step + 1) && tn_saver_wait(r.saver) == TN_OK) {
+        r.c.step++;
+        printf("saves %lld\n", (long long)r.c.step);
+        if (tn_saver_save(r.saver, &r.c) != TN_OK) { break; }
     }
     _exit(3); /* like a program whose error handler exits in the middle of a save */
 }
@@ -76,14 +73,12 @@ static int64_t last_begun(const ranks_result *result) {
 static int64_t load_newest(const char *folder) {
     parts_run r;
     parts_run_open(&r, NULL, LIES_WHOLE);
-    tn_saver *saver = tn_saver_new(NULL, folder, tn_saver_defaults());
-    tn_checkpoint c = parts_run_checkpoint(&r);
+    parts_run_saver(&r, folder, tn_saver_defaults());
     bool found;
-    if (tn_saver_load(saver, &c, &found) != TN_OK) { fail_msg("%s", tn_error_message()); }
-    if (found) { parts_run_values(&r, (uint64_t)c.step, true); }
-    tn_saver_free(saver);
+    if (tn_saver_load(r.saver, &r.c, &found) != TN_OK) { fail_msg("%s", tn_error_message()); }
+    if (found) { parts_run_values(&r, (uint64_t)r.c.step, true); }
     parts_run_close(&r);
-    return c.step;
+    return r.c.step;
 }
 
 /* Runs the ranks until one is killed, and the others end or are killed at once, as by a launcher.

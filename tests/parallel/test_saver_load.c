@@ -18,13 +18,10 @@ typedef struct paths {
 static void save_once(tn_group *world, void *user) {
     const paths *p = user;
     parts_run r;
-    parts_run_open(&r, world, LIES_ODD);
-    tn_saver *saver = tn_saver_new(world, p->folder, patient_options(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = 8;
+    parts_run_begin(&r, world, LIES_ODD, p->folder);
+    r.c.step = 8;
     parts_run_values(&r, 8, false);
-    must(tn_saver_save(saver, &c) == TN_OK);
-    tn_saver_free(saver);
+    must(tn_saver_save(r.saver, &r.c) == TN_OK && tn_saver_wait(r.saver) == TN_OK);
     must(tn_dist_export(world, &r.net, p->other) == TN_OK);
     parts_run_close(&r);
 }
@@ -50,10 +47,9 @@ TEST(converted_and_exported) {
     assert_int_equal(tn_save(&r.net, saved), TN_OK);
     temp_same(saved, p.other);
     temp_same(saved, weights);
-    tn_checkpoint c = parts_run_checkpoint(&r);
     parts_run_values(&r, 9, false);
-    assert_int_equal(tn_checkpoint_load(&c, one), TN_OK);
-    assert_int_equal(c.step, 8);
+    assert_int_equal(tn_checkpoint_load(&r.c, one), TN_OK);
+    assert_int_equal(r.c.step, 8);
     parts_run_values(&r, 8, true);
     parts_run_close(&r);
 }
@@ -67,8 +63,7 @@ static void load_single(tn_group *world, void *user) {
     const single *one = user;
     parts_run r;
     parts_run_open(&r, world, one->how);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    must(tn_dist_load(world, &c, one->path) == TN_OK && c.step == 20);
+    must(tn_dist_load(world, &r.c, one->path) == TN_OK && r.c.step == 20);
     parts_run_values(&r, 20, true);
     parts_run_close(&r);
 }
@@ -77,9 +72,8 @@ TEST(checkpoints_of_one_file) {
     const char *path = temp_path("single");
     parts_run r;
     open_whole(&r, 20);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = 20;
-    assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
+    r.c.step = 20;
+    assert_int_equal(tn_checkpoint_save(&r.c, path), TN_OK);
     parts_run_close(&r);
     for (int i = 0; i < WAYS; i++) {
         assert_int_equal(tn_local_run(4, load_single, &(single){path, (lie)i}), TN_OK);
@@ -89,11 +83,10 @@ TEST(checkpoints_of_one_file) {
 static void refuse_export(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_FLAT);
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    must(tn_dist_save(world, &c, user) == TN_EUNSUPPORTED);
+    must(tn_dist_save(world, &r.c, user) == TN_EUNSUPPORTED);
     must(strstr(tn_error_message(), "tn_saver") != NULL);
     tn_error_clear();
-    must(tn_dist_load(world, &c, user) == TN_EIO);
+    must(tn_dist_load(world, &r.c, user) == TN_EIO);
     tn_error_clear();
     must(tn_dist_export(world, &r.net, "/nowhere/at/all") == TN_EIO);
     must(strstr(tn_error_message(), "/nowhere/at/all") != NULL);
@@ -124,22 +117,20 @@ static void load_damaged(tn_group *world, void *user) {
     parts_run r;
     parts_run_open(&r, world, LIES_CUT);
     parts_run_values(&r, 5, false);
-    tn_saver *saver = tn_saver_new(world, damaged_folder, patient_options(true));
-    tn_checkpoint c = parts_run_checkpoint(&r);
-    c.step = 77;
+    parts_run_saver(&r, damaged_folder, patient_options(true));
+    r.c.step = 77;
     bool found = true;
-    tn_status status = tn_saver_load(saver, &c, &found);
+    tn_status status = tn_saver_load(r.saver, &r.c, &found);
     if (status != d->status || !strstr(tn_error_message(), d->part)) {
         fprintf(stderr, "%s: \"%s\" should say \"%s\"\n", d->file, tn_error_message(), d->part);
         abort();
     }
     tn_error_clear();
-    must(!found && c.step == 77);
+    must(!found && r.c.step == 77);
     visiting v = {&r, 5, true}; /* nothing has changed (buffers differ between ranks) */
     tn_optim_each(r.optim, visit_state, &v);
     must(r.generator.seed == 5 && tn_optim_steps(r.optim) == 10);
     must(tn_barrier(world) == TN_OK);
-    tn_saver_free(saver);
     parts_run_close(&r);
 }
 

@@ -3,7 +3,6 @@
 tests/parallel/test_plan.c; no number here is of time."""
 import json
 import os
-import re
 import subprocess
 import sys
 
@@ -132,13 +131,6 @@ def searching():
 
 
 @test
-def cost():
-    cheap, dear = planned("--ranks", 2, "--price", 2), numbers("--ranks", 2)
-    paid, hours = (float(word) for word in re.findall(r"modelled: (\S+) for a billion tokens of the first, in (\S+) hours", cheap)[0])
-    holds(abs(hours / (1e9 * dear["seconds"] / dear["tokens"] / 3600) - 1) < 1e-3 and abs(paid / (2 * 2 * hours) - 1) < 1e-3, cheap)
-
-
-@test
 def what_is_refused():
     refused(64, "neither gpt2", "--model", "nothing")
     refused(64, "tp=x", "--mesh", "tp=x")
@@ -148,7 +140,11 @@ def what_is_refused():
     refused(64, "unexpected", "gpt2")
     refused(1, "tp=5 does not divide 12 heads", "--ranks", 5, "--mesh", "tp=5")
     refused(1, "and there are 8", "--ranks", 8, "--mesh", "tp=3")
-    refused(1, "the model sees 1024", "--context", 2048)
+    for search in ([], ["--search"]):
+        refused(1, "2048 positions: the model sees 1024", "--context", 2048, *search)
+    for option in ("--memory", "--flops", "--reached", "--batch", "--ranks"):
+        for wrong in ("0", "nan", "-1"):
+            refused(64, option + ": ", option, wrong)
 
 
 @test

@@ -104,9 +104,8 @@ static bool refuse_value(const reader *r, tn_status status, const tn__json *valu
     const char *text = value->kind == TN__JSON_OBJECT ? "an object"
                        : value->kind == TN__JSON_LIST ? "a list"
                                                       : value->text;
-    tn__raise(status, r->operation, "%s: %s is %s%.80s%s (%s)", r->file,
-              *r->path ? r->path : "the top level", mark, text, mark, wrong);
-    return false;
+    return tn__fail(status, r->operation, "%s: %s is %s%.80s%s (%s)", r->file,
+                    *r->path ? r->path : "the top level", mark, text, mark, wrong);
 }
 
 static bool read_field(const reader *r, const tn_field *field, const tn__json *value) {
@@ -152,8 +151,7 @@ static bool read_value(reader *r, const tn__json *value, const char *key) {
                             pair ? "should be a list of two numbers" : "should be an object");
     }
     if (strstr(below->name, ".type") && !tn__json_get(value, "type")) {
-        tn__raise(TN_EVALUE, r->operation, "%s: %s is missing", r->file, below->name);
-        return false;
+        return tn__fail(TN_EVALUE, r->operation, "%s: %s is missing", r->file, below->name);
     }
     return read_members(r, value);
 }
@@ -260,9 +258,8 @@ bool tn__ds_read(tn__ds_file *f, const char *operation, const char *path, const 
     tn__json_file json;
     *f = defaults;
     if (!tn__json_read_any(&json, text, bytes)) {
-        tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: %s (byte %zu)", path,
-                  json.wrong ? json.wrong : "no memory to read it", json.at);
-        return false;
+        return tn__fail(json.wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: %s (byte %zu)", path,
+                        json.wrong ? json.wrong : "no memory to read it", json.at);
     }
     tn__plain_numbers numbers = tn__plain_numbers_begin();
     if (json.values->kind != TN__JSON_OBJECT) {

@@ -52,17 +52,16 @@ static int32_t *count_text_bytes(const tn_tokenizer *t, int64_t vocab) {
 /* False after raising. */
 static bool windows_fit(const tn_dataset *d) {
     if (!d || !d->get) {
-        tn__raise(TN_EVALUE, operation, "the dataset is NULL or has no get");
-        return false;
+        return tn__fail(TN_EVALUE, operation, "the dataset is NULL or has no get");
     }
     bool tokens = d->x_dims.ndim == 1 && d->y_dims.ndim == 1 && d->x_dims.size[0] >= 1 &&
                   d->x_dims.size[0] == d->y_dims.size[0];
     if (!tokens || d->x_dtype != TN_I64 || d->y_dtype != TN_I64) {
-        tn__raise(TN_ESHAPE, operation,
-                  "the examples of the dataset \"%s\" must be i64 tokens and as many i64 targets, "
-                  "of one dimension",
-                  d->kind);
-        return false;
+        return tn__fail(
+            TN_ESHAPE, operation,
+            "the examples of the dataset \"%s\" must be i64 tokens and as many i64 targets, "
+            "of one dimension",
+            d->kind);
     }
     return true;
 }

@@ -22,8 +22,7 @@ typedef struct reading {
 
 /* Always false. */
 static bool refuse_line(const reading *r, const char *what) {
-    tn__raise(TN_EFORMAT, operation, "%s:%lld: %s", r->path, (long long)r->line, what);
-    return false;
+    return tn__fail(TN_EFORMAT, operation, "%s:%lld: %s", r->path, (long long)r->line, what);
 }
 
 /* ---- One line -------------------------------------------------------------------------------- */
@@ -68,10 +67,10 @@ static bool add_ending(const reading *r, const tn__json *value) {
     tn__question_ending e = {.characters = count_characters(value), .question = q->count};
     if (!encode_ending(r, value, &e.ids)) { return false; }
     if (e.ids.count < 1 || e.ids.count > r->context) {
-        tn__raise(TN_EFORMAT, operation,
-                  "%s:%lld: an ending has %lld tokens but must have from 1 to the context, %lld",
-                  r->path, (long long)r->line, (long long)e.ids.count, (long long)r->context);
-        return false;
+        return tn__fail(
+            TN_EFORMAT, operation,
+            "%s:%lld: an ending has %lld tokens but must have from 1 to the context, %lld", r->path,
+            (long long)r->line, (long long)e.ids.count, (long long)r->context);
     }
     q->endings[q->ending_count++] = e;
     return true;

@@ -92,13 +92,13 @@ static bool count_trials(tn_search *s) {
         for (int i = 0; i < s->space_count; i++) {
             const tn__searched *v = &s->space[i];
             if (!v->choices) {
-                tn__raise(TN_EVALUE, "search", "%s is a range, but a grid needs choices", v->name);
-                return false;
+                return tn__fail(TN_EVALUE, "search", "%s is a range, but a grid needs choices",
+                                v->name);
             }
             s->trial_count *= v->count;
             if (s->trial_count > TN__MOST_TRIALS) {
-                tn__raise(TN_EVALUE, "search", "the grid has more than %d points", TN__MOST_TRIALS);
-                return false;
+                return tn__fail(TN_EVALUE, "search", "the grid has more than %d points",
+                                TN__MOST_TRIALS);
             }
         }
     }
@@ -127,10 +127,9 @@ static bool begin_child(tn_search *s, int64_t trial, int64_t rung) {
     s->trial_rank = rank ? atoi(rank) : 0;
     s->child = true;
     if (trial >= s->trial_count || rung >= s->rung_count) {
-        tn__raise(TN_EVALUE, "search",
-                  "TERN_TRIAL names trial %lld, rung %lld, which does not exist", (long long)trial,
-                  (long long)rung);
-        return false;
+        return tn__fail(TN_EVALUE, "search",
+                        "TERN_TRIAL names trial %lld, rung %lld, which does not exist",
+                        (long long)trial, (long long)rung);
     }
     s->trials[trial].rungs = (int)rung;
     return enter_trial(s, trial);
@@ -231,10 +230,7 @@ static void run_processes(tn_search *s) {
 }
 
 bool tn_search_next(tn_search *s) {
-    if (!s || tn__pending()) {
-        tn__raise(TN_EVALUE, "search_next", "the search is NULL");
-        return false;
-    }
+    if (!s || tn__pending()) { return tn__fail(TN_EVALUE, "search_next", "the search is NULL"); }
     if (!s->began) {
         s->over = !search_begin(s);
         if (s->over || s->child) { return !s->over; }

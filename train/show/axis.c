@@ -29,15 +29,13 @@ static tn__axis axis_of(double low, double high, int ticks) {
 
 bool tn__plot_fits(const tn_plot *plot, const char *operation) {
     if (!plot || (plot->count > 0 && !plot->curves)) {
-        tn__raise(TN_EVALUE, operation, "the %s NULL", plot ? "curves are" : "plot is");
-        return false;
+        return tn__fail(TN_EVALUE, operation, "the %s NULL", plot ? "curves are" : "plot is");
     }
     for (int i = 0; i < plot->count; i++) {
         const tn_curve *curve = &plot->curves[i];
         if (curve->count > 0 && (!curve->x || !curve->y)) {
-            tn__raise(TN_EVALUE, operation, "curve %d has %lld points but %s is NULL", i,
-                      (long long)curve->count, curve->x ? "y" : "x");
-            return false;
+            return tn__fail(TN_EVALUE, operation, "curve %d has %lld points but %s is NULL", i,
+                            (long long)curve->count, curve->x ? "y" : "x");
         }
     }
     return true;

@@ -72,11 +72,10 @@ static bool all_in_buckets(const tn_ddp_state *d) {
     for (int i = 0; i < d->base.count; i++) {
         const tn__ddp_param *p = &d->params[i];
         if (p->bucket < 0 && tn_requires_grad(p->base.leaf) && tn_grad_of(p->base.leaf)) {
-            tn__raise(TN_ESTATE, "ddp",
-                      "%s has a gradient but no bucket: it was frozen until after the last "
-                      "synchronised forward (a forward outside of TN_NO_SYNC gives it one)",
-                      p->base.path);
-            return false;
+            return tn__fail(TN_ESTATE, "ddp",
+                            "%s has a gradient but no bucket: it was frozen until after the last "
+                            "synchronised forward (a forward outside of TN_NO_SYNC gives it one)",
+                            p->base.path);
         }
     }
     return true;

@@ -314,12 +314,10 @@ static const int64_t *count_users(const tn_fsdp_state *s) {
  * is missing as well. */
 static bool gathered_alike(const tn_fsdp_state *s, int64_t all) {
     bool alike = (uint64_t)all == (uint64_t)s->base.strategy.round.ranks * s->gathered;
-    if (!alike) {
-        tn__raise(TN_ESTATE, "fsdp",
-                  "the ranks have gathered different units: every rank must call the same ones, "
-                  "even with find_unused");
-    }
-    return alike;
+    return alike ||
+           tn__fail(TN_ESTATE, "fsdp",
+                    "the ranks have gathered different units: every rank must call the same ones, "
+                    "even with find_unused");
 }
 
 bool tn__fsdp_scatter_used(tn_fsdp_state *s) {

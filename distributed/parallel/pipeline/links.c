@@ -191,10 +191,10 @@ static bool same_call(const tn_pipeline *p, int64_t micros, int64_t backward) {
     static const char *const calls[] = {"measures the loss", "runs a step"};
     if (micros == p->schedule->micros && backward == p->backward) { return true; }
     int rank = tn_group_rank(p->group), ranks = tn_group_size(p->group);
-    tn__raise(TN_EMISMATCH, "pipeline", "rank %d %s of %lld micro-batches, and rank %d %s of %d",
-              (rank + ranks - 1) % ranks, calls[backward != 0], (long long)micros, rank,
-              calls[p->backward], p->schedule->micros);
-    return false;
+    return tn__fail(TN_EMISMATCH, "pipeline",
+                    "rank %d %s of %lld micro-batches, and rank %d %s of %d",
+                    (rank + ranks - 1) % ranks, calls[backward != 0], (long long)micros, rank,
+                    calls[p->backward], p->schedule->micros);
 }
 
 static void receive_header(const tn_pipeline *p, tn__pipe_boundary *b) {

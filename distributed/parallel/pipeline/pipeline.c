@@ -103,11 +103,11 @@ static bool take_cuts(tn_pipeline *p, const int *cuts) {
     for (int s = 1; s < p->stages; s++) {
         p->first[s] = cuts[s - 1];
         if (p->first[s] <= p->first[s - 1] || p->first[s] >= p->parts) {
-            tn__raise(TN_EVALUE, pipeline_rules.operation,
-                      "stage %d begins with part %d and stage %d with %d, of %d parts (each needs "
-                      "one)",
-                      s - 1, p->first[s - 1], s, p->first[s], p->parts);
-            return false;
+            return tn__fail(
+                TN_EVALUE, pipeline_rules.operation,
+                "stage %d begins with part %d and stage %d with %d, of %d parts (each needs "
+                "one)",
+                s - 1, p->first[s - 1], s, p->first[s], p->parts);
         }
     }
     return true;
@@ -115,10 +115,9 @@ static bool take_cuts(tn_pipeline *p, const int *cuts) {
 
 static bool find_stages(tn_pipeline *p) {
     if (p->parts < p->stages) {
-        tn__raise(TN_EVALUE, pipeline_rules.operation,
-                  "a %s of %d parts has not enough for %d stages", p->module->kind, p->parts,
-                  p->stages);
-        return false;
+        return tn__fail(TN_EVALUE, pipeline_rules.operation,
+                        "a %s of %d parts has not enough for %d stages", p->module->kind, p->parts,
+                        p->stages);
     }
     p->first[p->stages] = p->parts;
     if (p->options.cuts) { return take_cuts(p, p->options.cuts); }
@@ -214,9 +213,8 @@ static bool place_parameter(tn_pipeline *p, const parameter *of, const bool *use
         first = uses[r] ? r : first;
     }
     if (users == 0) {
-        tn__raise(TN_EVALUE, "pipeline", "the parameter %s is in no part of the %s", of->path,
-                  p->module->kind);
-        return false;
+        return tn__fail(TN_EVALUE, "pipeline", "the parameter %s is in no part of the %s", of->path,
+                        p->module->kind);
     }
     if (users > 1) { add_tie(p, of, uses[rank]); }
     if (!uses[rank] && tn__module_set_absent(p->module, of->path) != TN_OK) { return false; }

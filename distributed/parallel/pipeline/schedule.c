@@ -167,12 +167,11 @@ static bool count_actions(const tn_pipe_schedule *s, size_t cells, unsigned char
             const char *what = a.what ? strchr(whats, a.what) : NULL;
             if (!what || a.stage < 0 || a.stage >= s->stages || a.stage % s->ranks != r ||
                 a.micro < 0 || a.micro >= s->micros) {
-                tn__raise(TN_EVALUE, "pipe_schedule",
-                          "action %d of rank %d is \"%c%d.%d\" (needed: F, B, I or W of this "
-                          "rank's stages below %d and of micro-batches below %d)",
-                          i, r, isprint((unsigned char)a.what) ? a.what : '?', a.stage, a.micro,
-                          s->stages, s->micros);
-                return false;
+                return tn__fail(TN_EVALUE, "pipe_schedule",
+                                "action %d of rank %d is \"%c%d.%d\" (needed: F, B, I or W of this "
+                                "rank's stages below %d and of micro-batches below %d)",
+                                i, r, isprint((unsigned char)a.what) ? a.what : '?', a.stage,
+                                a.micro, s->stages, s->micros);
             }
             if (cell_of(s, a) < cells && times[cell_of(s, a)][what - whats] < UCHAR_MAX) {
                 times[cell_of(s, a)][what - whats]++;
@@ -191,11 +190,11 @@ bool tn__pipe_schedule_complete(const tn_pipe_schedule *s) {
         actions += sized ? (size_t)s->counts[r] : 0;
     }
     if (!sized) {
-        tn__raise(TN_EVALUE, operation,
-                  "%d ranks, %d stages and %d micro-batches (each above 0, the stages a multiple "
-                  "of the ranks, a row for each rank)",
-                  s->ranks, s->stages, s->micros);
-        return false;
+        return tn__fail(
+            TN_EVALUE, operation,
+            "%d ranks, %d stages and %d micro-batches (each above 0, the stages a multiple "
+            "of the ranks, a row for each rank)",
+            s->ranks, s->stages, s->micros);
     }
     /* a cell needs two actions: of more cells than that, one of the first is incomplete */
     cells = cells < actions / 2 + 1 ? cells : actions / 2 + 1;
@@ -234,11 +233,10 @@ static bool read_row(tn_pipe_schedule *s, int rank, const char *at) {
         snprintf(word, sizeof(word), "%.*s", length, at);
         if (sscanf(word, "%c%6d.%6d%n", &a.what, &a.stage, &a.micro, &used) != 3 ||
             used != length) {
-            tn__raise(TN_EVALUE, "pipe_schedule",
-                      "line %d: \"%.*s\" is no action, which is F, B, I or W, then "
-                      "stage.micro-batch",
-                      rank + 1, length < 30 ? length : 30, at);
-            return false;
+            return tn__fail(TN_EVALUE, "pipe_schedule",
+                            "line %d: \"%.*s\" is no action, which is F, B, I or W, then "
+                            "stage.micro-batch",
+                            rank + 1, length < 30 ? length : 30, at);
         }
         add_action(s, rank, a.what, a.stage, a.micro);
         s->stages = a.stage >= s->stages ? a.stage + 1 : s->stages;

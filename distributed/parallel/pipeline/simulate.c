@@ -93,11 +93,8 @@ static bool run_all(course *c) {
                                        length ? ", " : "", r, a.what, a.stage, a.micro);
         }
     }
-    if (length > 0) {
-        tn__raise(TN_ESTATE, "pipe_simulate", "the schedule cannot end: %s wait for each other",
-                  text);
-    }
-    return length == 0;
+    return length == 0 || tn__fail(TN_ESTATE, "pipe_simulate",
+                                   "the schedule cannot end: %s wait for each other", text);
 }
 
 /* ---- What comes of it ------------------------------------------------------------------------ */

@@ -259,9 +259,8 @@ static bool any_gradient(const tn__pipe_tie *tie, const tn_tensor *stored) {
     }
     const int32_t *all = tn_data(sum);
     if (all[0] > 0 && all[0] < tn_group_size(tie->group)) {
-        tn__raise(TN_EMISMATCH, "pipeline", "%s is frozen on some of the ranks that share it",
-                  tie->path);
-        return false;
+        return tn__fail(TN_EMISMATCH, "pipeline", "%s is frozen on some of the ranks that share it",
+                        tie->path);
     }
     return all[1] > 0;
 }
@@ -317,9 +316,8 @@ static void hold_parameters(const step *s, int change) {
 static bool find_schedule(tn_pipeline *p, int n) {
     if (p->schedule && p->schedule->micros == n) { return true; }
     if (p->options.schedule) {
-        tn__raise(TN_EVALUE, "pipeline", "%d micro-batches, but the schedule is of %d", n,
-                  p->options.schedule->micros);
-        return false;
+        return tn__fail(TN_EVALUE, "pipeline", "%d micro-batches, but the schedule is of %d", n,
+                        p->options.schedule->micros);
     }
     tn_pipe_schedule_free(p->schedule);
     int ranks = tn_group_size(p->group);

@@ -8,7 +8,6 @@
  * moments: the loss, the top's backward with the gradient of the embedding, a block's backward.
  */
 #include "distributed/parallel/flat.h"
-#include "distributed/parallel/pipeline/pipeline.h"
 #include "distributed/parallel/plan/plan.h"
 
 #include <math.h>
@@ -18,13 +17,9 @@ enum { EXACT = 4 /* bytes of a number in f32 */ };
 
 /* ---- At rest --------------------------------------------------------------------------------- */
 
-static int pp_of(const tn__plan_case *c, int rank) {
-    return rank / (c->o.ranks / c->o.mesh.pp);
-}
-
 /* A block is a set, and so is a parameter that other stages have, too. */
 static int set_of(const tn__plan_case *c, const tn__plan_param *p) {
-    bool tied = c->rank[p->first] != c->rank[p->last];
+    bool tied = c->pp[p->first] != c->pp[p->last];
     return p->block ? p->first : tied ? c->model->parts - 1 : 0;
 }
 
@@ -39,7 +34,7 @@ int64_t tn__plan_block(const tn__plan_param *p, int tp, int n) {
 static const tn__plan_param *next_param(const tn__plan_case *c, int pp, const tn__plan_param *p) {
     const tn__plan_param *end = c->model->params + c->model->count;
     for (p = p ? p + 1 : c->model->params; p < end; p++) {
-        if (c->rank[p->first] == pp || c->rank[p->last] == pp) { return p; }
+        if (c->pp[p->first] == pp || c->pp[p->last] == pp) { return p; }
     }
     return NULL;
 }
@@ -47,7 +42,7 @@ static const tn__plan_param *next_param(const tn__plan_case *c, int pp, const tn
 tn__plan_count tn__plan_elements(const tn__plan_case *c, int rank) {
     tn__plan_count n = {0};
     int64_t line = tn__flat_line(TN_F32);
-    int tps = c->o.mesh.tp, tp = rank % tps, part = rank / tps % c->parts, pp = pp_of(c, rank);
+    int tps = c->o.mesh.tp, tp = rank % tps, part = rank / tps % c->parts, pp = rank / c->row;
     int laid = c->stage ? 0 : tp; /* sharding leaves room for the largest block of any rank */
     memset(c->sets, 0, (size_t)c->model->parts * sizeof(*c->sets));
     for (const tn__plan_param *p = NULL; (p = next_param(c, pp, p));) {
@@ -71,41 +66,21 @@ tn__plan_count tn__plan_elements(const tn__plan_case *c, int rank) {
     return n;
 }
 
-/* The buffers of gradients. Blocks have two, in turn, or one each where gradients stay for later
- * micro-batches. */
-static int64_t gradient_buffers(const tn__plan_case *c, const tn__plan_count *n) {
-    if (c->stage < 2) { return n->whole; }
-    bool stay = c->o.mesh.pp > 1 && c->micros * c->stages / c->o.mesh.pp > 1;
-    return n->rest + n->block * (stay && n->blocks > 2 ? n->blocks : 2);
-}
-
-static void count_rest(const tn__plan_case *c, const tn__plan_count *n, tn_plan *plan) {
+static void count_rest(const tn__plan_case *c, const tn__plan_count *n, tn__plan_result *plan) {
     int64_t size = (int64_t)c->size, stored = c->stage ? n->stored : n->stepped;
     int64_t low = size < EXACT ? size * stored : 0, parts = c->stage ? EXACT * stored : 0;
+    /* blocks' gradients have two buffers, in turn, or one each if they stay for micro-batches */
+    bool stay = c->o.mesh.pp > 1 && c->micros * c->stages / c->o.mesh.pp > 1;
+    int64_t buffers = stay && n->blocks > 2 ? n->blocks : 2;
     plan->weights = EXACT * stored;
     plan->copies = low + (c->stage == 1 || c->stage == 2 ? size * n->whole : 0);
-    plan->gradients = parts + EXACT * gradient_buffers(c, n);
+    plan->gradients = parts + EXACT * (c->stage < 2 ? n->whole : n->rest + n->block * buffers);
     plan->states = 2 * EXACT * n->stepped + 8 * (int64_t)n->tensors; /* and their steps */
     plan->rest = plan->weights + plan->copies + plan->gradients + plan->states;
-    if (c->o.mesh.sharding.offload) { plan->host = plan->weights + low + parts + plan->states; }
+    plan->host = c->o.mesh.sharding.offload ? plan->weights + low + parts + plan->states : 0;
 }
 
 /* ---- In a step ------------------------------------------------------------------------------- */
-
-double tn__plan_kept(const tn__plan_case *c) {
-    const tn__plan_model *m = c->model;
-    return m->read + m->kept / c->slices + m->kept_cut / c->o.mesh.tp;
-}
-
-/* Bytes that a block's forward keeps. */
-static double graph_bytes(const tn__plan_case *c) {
-    return c->tokens * c->size * tn__plan_kept(c);
-}
-
-static double logits_bytes(const tn__plan_case *c) {
-    int64_t tp = c->o.mesh.tp, columns = (c->model->shape.vocab + tp - 1) / tp;
-    return c->size * (double)columns * c->tokens;
-}
 
 static int blocks_of(const tn__plan_case *c, int stage) {
     int blocks = c->first[stage + 1] - c->first[stage];
@@ -114,19 +89,15 @@ static int blocks_of(const tn__plan_case *c, int stage) {
 
 /* Bytes that one forward of the stage keeps until its backward: what enters it, and the top. */
 static double stage_kept(const tn__plan_case *c, int stage) {
-    double bytes = c->x + blocks_of(c, stage) * (c->o.recompute ? c->x : graph_bytes(c));
-    return bytes + (stage == c->stages - 1 ? c->x + logits_bytes(c) : 0);
-}
-
-static bool in_halves(const tn__plan_case *c) {
-    return c->schedule && c->o.mesh.pipeline.kind == TN_PIPE_ZERO_BUBBLE;
+    double bytes = c->x + blocks_of(c, stage) * (c->o.recompute ? c->x : c->graph);
+    return bytes + (stage == c->stages - 1 ? c->x + c->logits : 0);
 }
 
 /* Bytes by which the first half of a backward changes what is kept of a block, until the second:
  * its graph, whole if it was to be repeated, has freed what attention and activation keep, but has
  * the gradients of what linears and norms give. That is 4 C more (model.c). */
 static double waiting_of(const tn__plan_case *c) {
-    return 4 * c->x + (c->o.recompute ? graph_bytes(c) - c->x : 0);
+    return 4 * c->x + (c->o.recompute ? c->graph - c->x : 0);
 }
 
 /* Bytes of forwards whose backward is still to come, at most, in this rank's row. */
@@ -151,27 +122,27 @@ static double most_kept(const tn__plan_case *c, int pp) {
  * stem's, when what was kept is free again; and messages between stages: outputs that have come,
  * with their gradients, and gradients. What a processor's kernels need is not among them. */
 static double most_working(const tn__plan_case *c, int pp) {
-    double tp = c->o.mesh.tp, table = EXACT * tn__plan_top(c->model) / tp;
-    double most = EXACT * c->model->products / tp + (c->o.recompute ? graph_bytes(c) : 0);
-    if (c->rank[0] == pp) { most = fmax(most, table - stage_kept(c, 0)); }
-    if (c->rank[c->model->parts - 1] == pp) { most = fmax(most, fmax(table, logits_bytes(c))); }
+    double tp = c->o.mesh.tp, table = EXACT * c->model->table / tp;
+    double most = EXACT * c->model->products / tp + (c->o.recompute ? c->graph : 0);
+    if (c->pp[0] == pp) { most = fmax(most, table - stage_kept(c, 0)); }
+    if (c->pp[c->model->parts - 1] == pp) { most = fmax(most, fmax(table, c->logits)); }
     int ahead = 1 + TN__PIPE_AHEAD < c->micros ? 1 + TN__PIPE_AHEAD : c->micros;
     bool both = c->stages > c->o.mesh.pp, below = both || pp > 0,
          above = both || pp + 1 < c->stages;
     return most + (below * (ahead + 1) + above * ahead) * c->x;
 }
 
-void tn__plan_memory(const tn__plan_case *c, int rank, tn_plan *plan) {
-    tn__plan_count n = tn__plan_elements(c, rank);
-    int pp = pp_of(c, rank);
-    count_rest(c, &n, plan);
-    if (c->stage == 3) {
-        int64_t units = n.rest + (1 + c->o.mesh.sharding.prefetch) * n.block;
-        units = units < n.whole && !in_halves(c) ? units : n.whole;
-        plan->gathered = units * (int64_t)c->size;
-    }
-    plan->activations = llround(most_kept(c, pp));
-    plan->working = llround(most_working(c, pp));
-    plan->peak = plan->rest - plan->host + plan->gathered + plan->activations + plan->working;
-    plan->rank = rank;
+void tn__plan_memory(const tn__plan_case *c, const tn__plan_count *n, int rank,
+                     tn__plan_result *plan) {
+    tn__plan_result p = *plan;
+    p.rank = rank;
+    bool halves = c->schedule && c->o.mesh.pipeline.kind == TN_PIPE_ZERO_BUBBLE;
+    int64_t units = n->rest + (1 + c->o.mesh.sharding.prefetch) * n->block;
+    units = units < n->whole && !halves ? units : n->whole;
+    count_rest(c, n, &p);
+    p.gathered = c->stage == 3 ? units * (int64_t)c->size : 0;
+    p.activations = llround(most_kept(c, rank / c->row));
+    p.working = llround(most_working(c, rank / c->row));
+    p.peak = p.rest - p.host + p.gathered + p.activations + p.working;
+    *plan = p.peak > plan->peak ? p : *plan;
 }

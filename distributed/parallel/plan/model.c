@@ -10,13 +10,11 @@
  * Linears of one module that are cut by rows read the same tensor.
  */
 #include "core/memory.h"
-#include "distributed/parallel/pipeline/pipeline.h"
 #include "distributed/parallel/plan/plan.h"
 #include "distributed/parallel/tensor/tensor.h"
 #include "nn/attention.h"
 #include "nn/paths.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -40,10 +38,9 @@ static int part_around(const reading *r, const tn_module *m) {
 /* How tp cuts a parameter. The bias of a matrix that is cut by columns is whole. */
 static tn_layout layout_of(const reading *r, const tn_entry *entry) {
     tn_layout layout = tn__layout_whole(entry->layout.whole);
+    const char *dot = strrchr(entry->path, '.');
     char owner[256];
-    snprintf(owner, sizeof(owner), "%s", entry->path);
-    char *dot = strrchr(owner, '.');
-    if (dot) { *dot = '\0'; }
+    snprintf(owner, sizeof(owner), "%.*s", dot ? (int)(dot - entry->path) : 0, entry->path);
     for (const tn_tp_rule *rule = r->rules; rule && rule->paths; rule++) {
         int dim = tn__tp_cut_dim(rule->style);
         if (dim >= 0 && tn__paths_fit(rule->paths, owner)) {
@@ -67,7 +64,7 @@ static void add_linear(reading *r, const tn_module *m, const tn_layout *weight) 
         model->read += in;
     }
     r->reader = rows ? m->parent : NULL;
-    int64_t head = tn__head_width(m->parent);
+    double head = (double)tn__head_width(m->parent);
     if (head > 0) {
         model->attended = head * model->shape.heads;
         model->attended_kv = head * model->shape.kv_heads;
@@ -75,13 +72,6 @@ static void add_linear(reading *r, const tn_module *m, const tn_layout *weight) 
 }
 
 /* Of a parameter's names the first; another part may use it, too. */
-static tn__plan_param *named_before(const tn__plan_model *model, const tn_tensor *tensor) {
-    for (int i = 0; i < model->count; i++) {
-        if (model->params[i].tensor == tensor) { return &model->params[i]; }
-    }
-    return NULL;
-}
-
 static bool add_param(const tn_entry *entry, void *user) {
     reading *r = user;
     tn__plan_model *model = r->model;
@@ -90,12 +80,16 @@ static bool add_param(const tn_entry *entry, void *user) {
     if (part == 1 && strcmp(entry->owner->kind, "linear") == 0 && layout.whole.ndim == 2) {
         add_linear(r, entry->owner, &layout);
     }
-    tn__plan_param *named = entry->shared ? named_before(model, *entry->field) : NULL;
-    if (named) {
-        named->last = part;
-        named->block &= named->first == part;
-    } else if (tn__grow(&model->params, model->count + 1, &model->capacity, sizeof(*model->params),
-                        "plan")) {
+    for (int i = 0; i < model->count && entry->shared; i++) {
+        tn__plan_param *named = &model->params[i];
+        if (named->tensor == *entry->field) {
+            named->last = part;
+            named->block &= named->first == part;
+            return true;
+        }
+    }
+    if (tn__grow(&model->params, model->count + 1, &model->capacity, sizeof(*model->params),
+                 "plan")) {
         model->params[model->count++] =
             (tn__plan_param){*entry->field, layout, part, part, part > 0 && part < top};
     }
@@ -106,6 +100,7 @@ bool tn__plan_read_model(void *m, tn__plan_model *model) {
     *model = (tn__plan_model){0};
     if (tn__pending() || tn_lm_shape_of(m, &model->shape) != TN_OK) { return false; }
     model->parts = model->shape.layers + 2;
+    model->table = (double)model->shape.vocab * (double)model->shape.width;
     model->costs = tn__calloc_for((size_t)model->parts, sizeof(*model->costs), "plan");
     reading r = {.model = model, .rules = tn__lm_family_of(m, "plan")->tp};
     r.parts = tn__calloc_for((size_t)model->parts, sizeof(tn_module *), "plan");
@@ -123,5 +118,4 @@ bool tn__plan_read_model(void *m, tn__plan_model *model) {
 void tn__plan_model_free(tn__plan_model *model) {
     free(model->params);
     free(model->costs);
-    *model = (tn__plan_model){0};
 }

@@ -2,7 +2,6 @@
 #include "distributed/parallel/plan/plan.h"
 
 #include "core/memory.h"
-#include "distributed/parallel/pipeline/pipeline.h"
 #include "tensor/fields.h"
 
 #include <float.h>
@@ -14,72 +13,22 @@ static const char operation[] = "plan";
 
 enum { USUAL = 512 << 10 /* tokens of a step */ };
 
-tn_plan_options tn_plan_defaults(void) {
-    return (tn_plan_options){.ranks = 1,
-                             .mesh = tn_spread_defaults(),
-                             .batch = 1,
-                             .compute = TN_BF16,
-                             .rank = -1,
-                             .machine = {.per_host = 8,
-                                         .memory = 80e9,
-                                         .flops = 312e12,
-                                         .flops_f32 = 19.5e12,
-                                         .reached = 0.6,
-                                         .memory_speed = 1.6e12,
-                                         .host_link = 235e9,
-                                         .network_link = 20e9},
-                             .from_defaults = true};
-}
-
-#define NUMBER(member, from, to) TN_FIELD(tn_plan_options, member, .least = (from), .most = (to))
-
-static const tn_field numbers[] = {NUMBER(ranks, 1, 1 << 20),
-                                   NUMBER(batch, 1, 1 << 30),
-                                   NUMBER(positions, 0, INT32_MAX),
-                                   NUMBER(tokens, 0, 1e18),
-                                   NUMBER(rank, -1, 1 << 20),
-                                   NUMBER(mesh.cp, 1, 1 << 20),
-                                   NUMBER(mesh.pipeline.chunks, 1, 1 << 10),
-                                   NUMBER(mesh.sharding.stage, 1, 3),
-                                   NUMBER(mesh.sharding.prefetch, 0, 1 << 10),
-                                   NUMBER(machine.per_host, 1, 1 << 20),
-                                   NUMBER(machine.memory, 1, DBL_MAX),
-                                   NUMBER(machine.flops, 1, DBL_MAX),
-                                   NUMBER(machine.flops_f32, 1, DBL_MAX),
-                                   NUMBER(machine.reached, 1e-6, 1),
-                                   NUMBER(machine.memory_speed, 1, DBL_MAX),
-                                   NUMBER(machine.host_link, 1, DBL_MAX),
-                                   NUMBER(machine.network_link, 1, DBL_MAX),
-                                   {0}};
-
-static bool options_fit(const tn_plan_options *o, int64_t context) {
-    char wrong[192];
-    if (!tn__options_made(o->from_defaults, operation, "tn_plan") ||
-        !tn__options_made(o->mesh.from_defaults, operation, "tn_spread")) {
-        return false;
-    }
-    if (!tn__fields_fit(numbers, o, wrong, sizeof(wrong))) {
-        tn__raise(TN_EVALUE, operation, "%s", wrong);
-    } else if (o->rank >= o->ranks) {
-        tn__raise(TN_EVALUE, operation, "rank is %d of %d", o->rank, o->ranks);
-    } else if (o->positions > context) {
-        tn__raise(TN_EVALUE, operation, "%lld positions: the model sees %lld",
-                  (long long)o->positions, (long long)context);
-    } else if (o->compute != TN_F32 && o->compute != TN_BF16 && o->compute != TN_F16) {
-        tn__raise(TN_EVALUE, operation, "compute is %s, not f32, bf16 or f16",
-                  tn_dtype_name(o->compute));
-    }
-    return !tn__pending();
+tn__plan_options tn__plan_defaults(void) {
+    return (tn__plan_options){
+        .ranks = 1,
+        .mesh = tn_spread_defaults(),
+        .batch = 1,
+        .compute = TN_BF16,
+        .rank = -1,
+        .machine = {8, 80e9, 312e12, 19.5e12, 0.6, 1.6e12, 235e9, 20e9}, /* as plan.h says them */
+    };
 }
 
 /* ---- What divides the model ------------------------------------------------------------------ */
 
 static bool must_divide(int ranks, const char *dim, int64_t count, const char *what) {
-    if (count % ranks != 0) {
-        tn__raise(TN_ESHAPE, operation, "%s=%d does not divide %lld %s", dim, ranks,
-                  (long long)count, what);
-    }
-    return !tn__pending();
+    return count % ranks == 0 || tn__fail(TN_ESHAPE, operation, "%s=%d does not divide %lld %s",
+                                          dim, ranks, (long long)count, what);
 }
 
 /* Columns and rows of cut matrices; of a vocabulary the last rank may have fewer, but not none. */
@@ -114,20 +63,18 @@ static bool positions_fit(const tn__plan_case *c) {
 
 /* How many micro-batches a rank has in a step. False after raising. */
 static bool find_micros(tn__plan_case *c) {
-    const tn_plan_options *o = &c->o;
+    const tn__plan_options *o = &c->o;
     int shares = o->mesh.dp * o->mesh.shard; /* at most the ranks */
-    double one = (double)o->batch * (double)o->positions, each = one * shares;
-    double tokens = (double)o->tokens, all = one * o->ranks;
-    if (tokens == 0) { tokens = all * ceil(USUAL / all); } /* the same for all meshes */
-    if (fmod(tokens, each) != 0 || tokens / each > 1 << 20) {
-        tn__raise(TN_EVALUE, operation,
-                  "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
-                  "data of their own, or above 1048576 times that",
-                  tokens, each, (long long)o->batch, (long long)o->positions, shares);
-        return false;
+    double one = (double)o->batch * (double)o->positions, each = one * shares, all = one * o->ranks;
+    c->step = o->tokens ? (double)o->tokens : all * ceil(USUAL / all); /* the same for all meshes */
+    if (fmod(c->step, each) != 0 || c->step / each > 1 << 20) {
+        return tn__fail(
+            TN_EVALUE, operation,
+            "%.0f tokens are no multiple of %.0f, %lld sequences of %lld on %d ranks with "
+            "data of their own, or above 1048576 times that",
+            c->step, each, (long long)o->batch, (long long)o->positions, shares);
     }
-    c->micros = (int)(tokens / each);
-    c->step = tokens;
+    c->micros = (int)(c->step / each);
     return true;
 }
 
@@ -137,20 +84,19 @@ static bool find_stages(tn__plan_case *c) {
     const tn_spread_options *m = &c->o.mesh;
     int64_t stages = m->pp > 1 ? (int64_t)m->pp * m->pipeline.chunks : 1;
     if (model->parts < stages) {
-        tn__raise(TN_EVALUE, operation, "a model of %d parts has not enough for %lld stages",
-                  model->parts, (long long)stages);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "a model of %d parts has not enough for %lld stages",
+                        model->parts, (long long)stages);
     }
     c->stages = (int)stages;
     c->first = tn__calloc_for((size_t)c->stages + 1, sizeof(*c->first), operation);
     c->sets = tn__calloc_for((size_t)model->parts, sizeof(*c->sets), operation);
-    c->rank = tn__calloc_for((size_t)model->parts, sizeof(*c->rank), operation);
-    if (!c->first || !c->sets || !c->rank) { return false; }
+    c->pp = tn__calloc_for((size_t)model->parts, sizeof(*c->pp), operation);
+    if (!c->first || !c->sets || !c->pp) { return false; }
     c->first[c->stages] = model->parts;
     tn__pipe_cut(model->costs, model->parts, c->stages, c->first);
     for (int i = 0, stage = 0; i < model->parts; i++) {
         stage += i == c->first[stage + 1];
-        c->rank[i] = stage % m->pp;
+        c->pp[i] = stage % m->pp;
     }
     if (m->pp > 1) {
         c->schedule = tn_pipe_schedule_new(m->pipeline.kind, m->pp, m->pipeline.chunks, c->micros);
@@ -158,70 +104,83 @@ static bool find_stages(tn__plan_case *c) {
     return !tn__pending();
 }
 
+/* What a micro-batch is on a rank; the sizes divide. */
+static void find_sizes(tn__plan_case *c) {
+    const tn__plan_model *model = c->model;
+    const tn__plan_options *o = &c->o;
+    int64_t tp = o->mesh.tp, columns = (model->shape.vocab + tp - 1) / tp;
+    c->size = (double)tn_dtype_size(o->compute);
+    c->tokens = (double)(o->batch * (o->positions / o->mesh.cp));
+    c->slices = o->mesh.tensor.sequence ? o->mesh.tp : 1;
+    double kept = model->read + model->kept / c->slices + model->kept_cut / o->mesh.tp;
+    c->x = c->size * (double)model->shape.width * c->tokens / c->slices;
+    c->graph = c->tokens * c->size * kept;
+    c->logits = c->size * (double)columns * c->tokens;
+}
+
 /* Lays the mesh on the model. False after raising. */
 static bool find_case(tn__plan_case *c) {
-    tn_plan_options *o = &c->o;
+    tn__plan_options *o = &c->o;
     tn_spread_options *m = &o->mesh;
     if (!tn__spread_sizes(m, o->ranks)) { return false; }
-    if (o->positions == 0) { o->positions = c->model->shape.context; }
     if (o->compute == TN_F32) { o->machine.flops = o->machine.flops_f32; }
     bool shards = m->shard > 1 || m->sharding.offload;
     c->parts = shards ? m->shard * m->cp : 1;
     c->stage = shards ? m->sharding.stage : 0;
-    c->size = (double)tn_dtype_size(o->compute);
-    int64_t positions = o->positions / m->cp; /* of a rank; they divide */
-    c->tokens = (double)(o->batch * positions);
-    c->slices = m->tensor.sequence ? m->tp : 1;
-    c->x = c->size * (double)c->model->shape.width * c->tokens / c->slices;
+    c->row = o->ranks / m->pp;
+    find_sizes(c);
     return tensor_fits(c) && positions_fit(c) && find_micros(c) && find_stages(c);
 }
 
 /* ---- A plan ---------------------------------------------------------------------------------- */
 
-/* Of the stage that needs most, or of the rank that was asked for. */
-static void find_memory(const tn__plan_case *c, tn_plan *plan) {
-    int rank = c->o.rank, first = rank < 0 ? 0 : rank, end = rank < 0 ? c->o.ranks : rank + 1;
-    tn_plan stage = *plan;
-    for (int r = first; r < end; r += c->o.ranks / c->o.mesh.pp) {
-        tn__plan_memory(c, r, &stage);
-        *plan = stage.peak > plan->peak ? stage : *plan;
-    }
-}
-
-/* With options that fit. */
-static tn_status make_plan(const tn__plan_model *model, tn_plan_options options, tn_plan *plan) {
+/* Bytes of the rank that was asked for, or of the first one of the stage that needs most; seconds
+ * of the slowest stage. With options that fit. */
+static tn_status make_plan(const tn__plan_model *model, tn__plan_options options,
+                           tn__plan_result *plan) {
     tn__plan_case c = {.model = model, .o = options};
     const tn_spread_options *m = &c.o.mesh;
-    *plan = (tn_plan){0};
+    *plan = (tn__plan_result){0};
     if (find_case(&c)) {
-        *plan = (tn_plan){.pp = m->pp,
-                          .dp = m->dp,
-                          .shard = m->shard,
-                          .cp = m->cp,
-                          .tp = m->tp,
-                          .stage = c.stage,
-                          .recompute = c.o.recompute,
-                          .micros = c.micros,
-                          .parameters = model->shape.parameters,
-                          .tokens = c.step};
-        find_memory(&c, plan);
+        *plan = (tn__plan_result){.pp = m->pp,
+                                  .dp = m->dp,
+                                  .shard = m->shard,
+                                  .cp = m->cp,
+                                  .tp = m->tp,
+                                  .stage = c.stage,
+                                  .recompute = options.recompute,
+                                  .micros = c.micros,
+                                  .parameters = model->shape.parameters,
+                                  .tokens = c.step};
+        for (int first = 0; first < c.o.ranks; first += c.row) {
+            bool asked = c.o.rank >= first && c.o.rank < first + c.row;
+            int rank = asked ? c.o.rank : first;
+            tn__plan_count n = tn__plan_elements(&c, rank);
+            if (asked || c.o.rank < 0) { tn__plan_memory(&c, &n, rank, plan); }
+            tn__plan_time(&c, &n, rank, plan);
+        }
         plan->fits = (double)plan->peak <= c.o.machine.memory;
-        tn__plan_time(&c, plan);
     }
     tn_pipe_schedule_free(c.schedule);
     free(c.first);
-    free(c.rank);
+    free(c.pp);
     free(c.sets);
     return tn_error();
 }
 
-tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
-    if (!plan) { return tn__raise(TN_EVALUE, operation, "the plan is NULL"); }
-    *plan = (tn_plan){0};
+/* Whatever the mesh. False after raising. */
+static bool begin_plan(void *m, tn__plan_model *model, tn__plan_options *o) {
+    if (!tn__plan_read_model(m, model)) { return false; }
+    if (o->positions == 0) { o->positions = model->shape.context; }
+    return o->positions <= model->shape.context ||
+           tn__fail(TN_EVALUE, operation, "%lld positions: the model sees %lld",
+                    (long long)o->positions, (long long)model->shape.context);
+}
+
+tn_status tn__plan_of(void *m, tn__plan_options options, tn__plan_result *plan) {
     tn__plan_model model;
-    if (tn__plan_read_model(m, &model) && options_fit(&options, model.shape.context)) {
-        make_plan(&model, options, plan);
-    }
+    *plan = (tn__plan_result){0};
+    if (begin_plan(m, &model, &options)) { make_plan(&model, options, plan); }
     tn__plan_model_free(&model);
     return tn_error();
 }
@@ -230,12 +189,12 @@ tn_status tn_plan_of(void *m, tn_plan_options options, tn_plan *plan) {
 
 typedef struct search {
     const tn__plan_model *model;
-    tn_plan *best; /* [most], fastest first */
+    tn__plan_result *best; /* [most], fastest first */
     int count, most;
 } search;
 
 /* Keeps a plan if it is among the fastest. */
-static void add_plan(search *s, const tn_plan *plan) {
+static void add_plan(search *s, const tn__plan_result *plan) {
     int at = s->count;
     while (at > 0 && s->best[at - 1].seconds > plan->seconds) {
         at--;
@@ -249,9 +208,9 @@ static void add_plan(search *s, const tn_plan *plan) {
 
 /* With and without recompute. A mesh that does not divide the model is passed over; any other error
  * ends the search. */
-static void try_mesh(search *s, tn_plan_options o) {
+static void try_mesh(search *s, tn__plan_options o) {
     for (int recompute = o.recompute; recompute < 2 && !tn__pending(); recompute++) {
-        tn_plan plan;
+        tn__plan_result plan;
         o.recompute = recompute;
         tn__quiet(1);
         tn_status status = make_plan(s->model, o, &plan);
@@ -264,39 +223,34 @@ static void try_mesh(search *s, tn_plan_options o) {
     }
 }
 
-/* The ways to share the data's ranks: copies, and shards within them. Stages do not matter for
- * copies; in a pipeline, where gradients stay, stage 1 needs no less than 2. */
-static void try_data(search *s, tn_plan_options o, int data) {
-    for (o.mesh.shard = 1; o.mesh.shard <= data; o.mesh.shard++) {
-        bool shards = o.mesh.shard > 1 || o.mesh.sharding.offload;
-        int first = o.mesh.pp > 1 && shards ? 2 : 1, last = shards ? 3 : 1;
-        o.mesh.dp = data / o.mesh.shard;
-        for (int stage = first; stage <= last && data % o.mesh.shard == 0; stage++) {
-            o.mesh.sharding.stage = stage;
-            try_mesh(s, o);
+/* The stages of sharding. They do not matter for copies; in a pipeline, where gradients stay, stage
+ * 1 needs no less than 2. */
+static void try_stages(search *s, tn__plan_options o) {
+    bool shards = o.mesh.shard > 1 || o.mesh.sharding.offload;
+    int *stage = &o.mesh.sharding.stage, last = shards ? 3 : 1;
+    for (*stage = shards && o.mesh.pp > 1 ? 2 : 1; *stage <= last; ++*stage) {
+        try_mesh(s, o);
+    }
+}
+
+static void try_all(search *s, tn__plan_options o) {
+    tn_spread_options *m = &o.mesh;
+    int ranks = o.ranks / m->cp;
+    for (m->tp = 1; m->tp <= ranks && m->tp <= o.machine.per_host; m->tp++) {
+        for (m->pp = 1; m->pp <= ranks / m->tp && m->pp <= s->model->parts; m->pp++) {
+            int data = ranks / m->tp / m->pp;
+            for (m->shard = 1; m->shard <= data && data * m->tp * m->pp == ranks; m->shard++) {
+                m->dp = data / m->shard;
+                if (m->dp * m->shard == data) { try_stages(s, o); }
+            }
         }
     }
 }
 
-static void try_all(search *s, tn_plan_options o) {
-    int ranks = o.ranks / o.mesh.cp;
-    for (int tp = 1; tp <= ranks && tp <= o.machine.per_host; tp++) {
-        for (int pp = 1; pp <= ranks / tp && pp <= s->model->parts; pp++) {
-            o.mesh.tp = tp;
-            o.mesh.pp = pp;
-            if (ranks % (tp * pp) == 0) { try_data(s, o, ranks / tp / pp); }
-        }
-    }
-}
-
-int tn_plan_search(void *m, tn_plan_options options, tn_plan *best, int most) {
-    tn__plan_model model = {0};
+int tn__plan_search(void *m, tn__plan_options options, tn__plan_result *best, int most) {
+    tn__plan_model model;
     search s = {.model = &model, .best = best, .most = most};
-    if (!best || most < 1) {
-        tn__raise(TN_EVALUE, "plan_search", "there is no space for plans");
-    } else if (tn__plan_read_model(m, &model) && options_fit(&options, model.shape.context)) {
-        try_all(&s, options);
-    }
+    if (begin_plan(m, &model, &options)) { try_all(&s, options); }
     tn__plan_model_free(&model);
     return tn__pending() ? 0 : s.count;
 }

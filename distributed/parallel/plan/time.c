@@ -8,7 +8,8 @@
  *     step       micro-batches in turn; the bubble of a pipeline; weights that are gathered and
  *                gradients that travel once; the optimiser, at memory speed
  *
- * A block's sums over tp and exchanges over cp hide behind nothing.
+ * A block's sums over tp and exchanges over cp hide behind nothing. A backward is twice the work,
+ * and with recompute a forward more; of messages as many, or two.
  */
 #include "distributed/parallel/plan/plan.h"
 
@@ -19,52 +20,15 @@ static const double host_delay = 1e-5, network_delay = 3e-5; /* seconds of a mes
 /* Seconds for a message of which each of n ranks, which are `stride` apart, has, or gets, 1 / n.
  * Ranks of one host that belong to it use their links to other hosts together. */
 static double message_seconds(const tn__plan_case *c, int n, int stride, double bytes) {
-    const tn_plan_machine *m = &c->o.machine;
+    const tn__plan_machine *m = &c->o.machine;
     double link = m->host_link, delay = host_delay;
+    if (n == 1 || bytes == 0) { return 0; }
     if ((int64_t)n * stride > m->per_host) {
         int together = stride < m->per_host ? m->per_host / stride : 1;
         link = fmin(m->host_link, m->network_link * together);
         delay = network_delay;
     }
-    return n > 1 ? delay + (n - 1.0) / n * bytes / link : 0;
-}
-
-/* ---- A forward ------------------------------------------------------------------------------- */
-
-/* Seconds of a micro-batch. */
-typedef struct forward_seconds {
-    double block, exchange; /* a block's computing; its sums over tp and exchanges over cp */
-    double top, top_sum;    /* the same of the top */
-} forward_seconds;
-
-static double compute_seconds(const tn__plan_case *c, double operations, double numbers) {
-    const tn_plan_machine *m = &c->o.machine;
-    return operations / (m->flops * m->reached) + c->size * numbers / m->memory_speed;
-}
-
-/* Multiplications of a block for a position, which sees half of all, since attention is causal. */
-static double block_products(const tn__plan_case *c) {
-    return c->model->products + (double)(c->o.positions * c->model->attended);
-}
-
-/* Over cp there are queries, keys, values and results to exchange, or keys and values of all. What
- * is kept is written and read, and so are the matrices. */
-static forward_seconds forward_of(const tn__plan_case *c) {
-    const tn__plan_model *m = c->model;
-    int tp = c->o.mesh.tp, cp = c->o.mesh.cp;
-    double each = c->size * c->tokens / tp, table = tn__plan_top(m);
-    double kv = each * (double)m->attended_kv, q = each * (double)m->attended;
-    double sum = message_seconds(c, tp, 1, c->x * c->slices);
-    double over_cp = c->o.mesh.context == TN_CP_KEYS
-                         ? 2 * message_seconds(c, cp, tp, kv * cp)
-                         : 2 * (message_seconds(c, cp, tp, q) + message_seconds(c, cp, tp, kv));
-    return (forward_seconds){
-        .block = compute_seconds(c, 2 * block_products(c) / tp * c->tokens,
-                                 2 * tn__plan_kept(c) * c->tokens + m->products / tp),
-        .exchange = 4 * sum + over_cp,
-        .top = compute_seconds(c, 2 * table / tp * c->tokens,
-                               (3 * (double)m->shape.vocab * c->tokens + table) / tp),
-        .top_sum = sum};
+    return delay + (n - 1.0) / n * bytes / link;
 }
 
 /* ---- Messages of data ------------------------------------------------------------------------ */
@@ -89,13 +53,9 @@ static double reduce_seconds(const tn__plan_case *c, int64_t elements) {
 static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, double there,
                            double back) {
     bool gathers = c->stage == 3, scatters = c->stage > 1 && c->o.mesh.pp == 1;
-    int forwards = gathers ? c->micros : 1, lasts = scatters ? c->micros : 1,
-        hidden = n->blocks - 1;
-    if (hidden < 0) {
-        return forwards * gather_seconds(c, n->rest) + lasts * reduce_seconds(c, n->rest);
-    }
+    int forwards = gathers ? c->micros : 1, lasts = scatters ? c->micros : 1;
     double come = gather_seconds(c, n->block), again = gathers ? come : 0;
-    double go = reduce_seconds(c, n->block);
+    double go = reduce_seconds(c, n->block), hidden = fmax(0, n->blocks - 1);
     double forward = hidden * fmax(0, come - there) + come + gather_seconds(c, n->rest);
     double backward = hidden * fmax(0, again - back);
     double last = hidden * fmax(0, again + go - back) + go + reduce_seconds(c, n->rest);
@@ -104,19 +64,18 @@ static double data_seconds(const tn__plan_case *c, const tn__plan_count *n, doub
 
 /* ---- A step ---------------------------------------------------------------------------------- */
 
-/* The rank of pp with the most to compute, if the top is worth so many blocks. */
-static int slowest_of(const tn__plan_case *c, double top) {
-    int slowest = 0, parts = c->model->parts;
-    double most = 0;
-    for (int pp = 0; pp < c->o.mesh.pp; pp++) {
-        double work = c->rank[parts - 1] == pp ? top : 0;
-        for (int i = 1; i < parts - 1; i++) {
-            work += c->rank[i] == pp;
-        }
-        slowest = work > most ? pp : slowest;
-        most = fmax(most, work);
-    }
-    return slowest;
+static double compute_seconds(const tn__plan_case *c, double operations, double bytes) {
+    const tn__plan_machine *m = &c->o.machine;
+    return operations / (m->flops * m->reached) + bytes / m->memory_speed;
+}
+
+/* Of queries, keys, values and results over cp; or of keys and values of all. */
+static double exchange_seconds(const tn__plan_case *c) {
+    int tp = c->o.mesh.tp, cp = c->o.mesh.cp;
+    double each = c->size * c->tokens / tp;
+    double kv = each * c->model->attended_kv, q = each * c->model->attended;
+    if (c->o.mesh.context == TN_CP_KEYS) { return 2 * message_seconds(c, cp, tp, kv * cp); }
+    return 2 * (message_seconds(c, cp, tp, q) + message_seconds(c, cp, tp, kv));
 }
 
 /* Seconds for which stages wait for each other that take so long forward and back, of which W for
@@ -125,27 +84,36 @@ static int slowest_of(const tn__plan_case *c, double top) {
 static double bubble_of(const tn__plan_case *c, double there, double back, double W) {
     const tn_spread_options *m = &c->o.mesh;
     double idle = there + back - (m->pipeline.kind == TN_PIPE_ZERO_BUBBLE ? 2 * W : 0);
-    double link = message_seconds(c, 2, c->o.ranks / m->pp, 2 * c->x);
+    double link = message_seconds(c, 2, c->row, 2 * c->x);
     return m->pp > 1 ? (m->pp - 1) * (idle * m->pp / c->stages + 2 * link) : 0;
 }
 
-/* A backward is twice the work, and with recompute a forward more; of messages as many, or two. */
-void tn__plan_time(const tn__plan_case *c, tn_plan *plan) {
-    int work = c->o.recompute ? 3 : 2, messages = c->o.recompute ? 2 : 1;
-    forward_seconds f = forward_of(c);
-    double there = f.block + f.exchange, back = work * f.block + messages * f.exchange;
-    double top = f.top + f.top_sum;
-    int pp = slowest_of(c, 3 * top / (there + back));
-    tn__plan_count n = tn__plan_elements(c, pp * (c->o.ranks / c->o.mesh.pp));
-    double blocks = n.blocks, tops = c->rank[c->model->parts - 1] == pp;
-    plan->compute = c->micros * (blocks * (1 + work) * f.block + tops * 3 * f.top);
-    plan->exchange = c->micros * (blocks * (1 + messages) * f.exchange + tops * 3 * f.top_sum);
-    plan->data = data_seconds(c, &n, there, back);
-    plan->bubble = bubble_of(c, blocks * there + tops * top, blocks * back + tops * 2 * top,
-                             blocks * f.block + tops * f.top);
+void tn__plan_time(const tn__plan_case *c, const tn__plan_count *n, int rank,
+                   tn__plan_result *plan) {
+    const tn__plan_model *m = c->model;
+    const tn__plan_machine *machine = &c->o.machine;
+    int tp = c->o.mesh.tp, work = c->o.recompute ? 3 : 2, messages = c->o.recompute ? 2 : 1;
+    double blocks = n->blocks, tops = c->pp[m->parts - 1] == rank / c->row;
+    /* attention is causal: a position sees half of all; what is kept is written and read */
+    double products = m->products + (double)c->o.positions * m->attended;
+    double block = compute_seconds(c, 2 * products / tp * c->tokens,
+                                   2 * c->graph + c->size * m->products / tp);
+    double top =
+        compute_seconds(c, 2 * m->table / tp * c->tokens,
+                        c->size * (3 * (double)m->shape.vocab * c->tokens + m->table) / tp);
+    double sum = message_seconds(c, tp, 1, c->x * c->slices);
+    double exchange = 4 * sum + exchange_seconds(c);
+    double there = block + exchange, back = work * block + messages * exchange;
+    tn__plan_result p = *plan;
+    p.compute = c->micros * (blocks * (1 + work) * block + tops * 3 * top);
+    p.exchange = c->micros * (blocks * (1 + messages) * exchange + tops * 3 * sum);
+    p.data = data_seconds(c, n, there, back);
+    p.bubble = bubble_of(c, blocks * there + tops * (top + sum),
+                         blocks * back + tops * 2 * (top + sum), blocks * block + tops * top);
     /* reads parameters, gradients and two states, writes all but gradients */
-    plan->optimiser = 4 * 7 * (double)n.stepped / c->o.machine.memory_speed;
-    plan->seconds = plan->compute + plan->exchange + plan->data + plan->bubble + plan->optimiser;
-    double needed = 6 * (c->model->shape.layers * block_products(c) + tn__plan_top(c->model));
-    plan->utilisation = plan->tokens * needed / (plan->seconds * c->o.machine.flops * c->o.ranks);
+    p.optimiser = 4 * 7 * (double)n->stepped / machine->memory_speed;
+    p.seconds = p.compute + p.exchange + p.data + p.bubble + p.optimiser;
+    double needed = 6 * (m->shape.layers * products + m->table);
+    p.utilisation = p.tokens * needed / (p.seconds * machine->flops * c->o.ranks);
+    *plan = p.seconds > plan->seconds ? p : *plan;
 }

@@ -19,9 +19,9 @@ typedef struct exporter {
     tn_group *world;
     const char *operation;
     const tn_lm_save_options *folder; /* for a folder; NULL: a file */
-    int rank, ranks;
+    int rank;
     tn__state state;
-    tn__manifest *manifest; /* what every rank has; the same on every rank */
+    tn__manifest manifest; /* what every rank has; the same on every rank */
 } exporter;
 
 /* ---- Who has what ---------------------------------------------------------------------------- */
@@ -30,14 +30,12 @@ typedef struct exporter {
 static tn_status prepare_export(exporter *e, void *module) {
     tn__buffer list = {.operation = e->operation};
     e->state = (tn__state){.operation = e->operation, .parts = true};
-    e->manifest = tn__manifest_new(e->ranks, e->operation);
-    if (e->manifest && tn__state_add_module(&e->state, module, "")) {
-        tn__manifest_put(&list, &e->state, false);
-    }
+    e->manifest = (tn__manifest){.operation = e->operation, .ranks = tn_group_size(e->world)};
+    if (tn__state_add_module(&e->state, module, "")) { tn__manifest_put(&list, &e->state, false); }
     tn_status status = tn__agree(e->world, NULL, e->operation);
     if (status == TN_OK) {
         tn__agree_begin(e->world, e->operation);
-        tn__manifest_gather(e->manifest, e->world, &list);
+        tn__manifest_gather(&e->manifest, e->world, &list);
         status = tn__agree(e->world, NULL, e->operation);
     }
     tn__buffer_free(&list);
@@ -65,9 +63,9 @@ static void place_piece(const tn__manifest_entry *h, const tn_tensor *piece, tn_
 /* Every rank: the pieces of one tensor are sent to rank 0, into `whole`, which the others lack.
  * False after raising. */
 static bool move_pieces(const exporter *e, int first, tn_tensor *whole) {
-    int n = tn__manifest_named(e->manifest, first);
+    int n = tn__manifest_named(&e->manifest, first);
     for (int i = first; i < first + n && !tn__pending(); i++) {
-        const tn__manifest_entry *h = e->manifest->sorted[i];
+        const tn__manifest_entry *h = e->manifest.sorted[i];
         bool mine = h->rank == e->rank;
         if (!h->writes || !(mine || e->rank == 0)) { continue; }
         TN_SCOPE;
@@ -100,8 +98,8 @@ static int64_t ask_for(const exporter *e, int64_t first) {
 /* Rank 0: the whole of a parameter, when its turn in the file comes. */
 static tn_tensor *make_whole(const char *name, void *user) {
     const exporter *e = user;
-    int first = tn__manifest_find(e->manifest, name);
-    const tn__manifest_entry *h = e->manifest->sorted[first];
+    int first = tn__manifest_find(&e->manifest, name);
+    const tn__manifest_entry *h = e->manifest.sorted[first];
     tn_tensor *whole = tn_empty_on(tn_cpu(), h->layout.whole, h->dtype);
     if (tn_is_inert(whole) || ask_for(e, first) == NOTHING_MORE) { return tn_inert(); }
     if (!move_pieces(e, first, whole)) {
@@ -112,7 +110,7 @@ static tn_tensor *make_whole(const char *name, void *user) {
 }
 
 static void write_file(exporter *e, void *module, const char *path) {
-    const tn__manifest *m = e->manifest;
+    const tn__manifest *m = &e->manifest;
     tn_safetensors_writer *w = tn__module_writer(module, e->operation);
     for (int i = 0; w && i < m->count; i += tn__manifest_named(m, i)) {
         const tn__manifest_entry *h = m->sorted[i];
@@ -130,11 +128,8 @@ static void write_folder(exporter *e, void *module, const char *path) {
 static tn_status export_model(tn_group *world, void *m, const char *path,
                               const tn_lm_save_options *folder, const char *operation) {
     if (!tn__agree_begin(world, operation)) { return tn_error(); }
-    exporter e = {.world = world,
-                  .rank = tn_group_rank(world),
-                  .ranks = tn_group_size(world),
-                  .folder = folder,
-                  .operation = operation};
+    exporter e = {
+        .world = world, .rank = tn_group_rank(world), .folder = folder, .operation = operation};
     tn_status status = prepare_export(&e, m);
     if (status == TN_OK) {
         tn__agree_begin(world, operation);
@@ -154,7 +149,7 @@ static tn_status export_model(tn_group *world, void *m, const char *path,
         }
         status = tn__agree(world, NULL, operation);
     }
-    tn__manifest_free(e.manifest);
+    tn__manifest_free(&e.manifest);
     tn__state_free(&e.state);
     return status;
 }

@@ -60,28 +60,18 @@ static bool note_step(const char *name, void *user) {
     return true;
 }
 
-/* False after raising. */
-static bool find_steps(steps *all, const char *folder, int64_t most, int64_t used,
-                       const char *operation) {
-    *all = (steps){.most = most, .used = used, .newest = -1};
-    return tn__folder_each(folder, note_step, all, operation);
-}
-
 int64_t tn__step_newest(const char *folder, const char *operation) {
-    steps all;
+    steps all = {.most = INT64_MAX, .used = -1, .newest = -1};
     bool missing = access(folder, F_OK) != 0 && errno == ENOENT;
-    return !missing && find_steps(&all, folder, INT64_MAX, -1, operation) ? all.newest : -1;
+    return !missing && tn__folder_each(folder, note_step, &all, operation) ? all.newest : -1;
 }
 
 /* ---- Before a step is written ---------------------------------------------------------------- */
 
 static bool sync_path(const tn_saver *s, const char *path) {
     const char *doing;
-    if (!tn__folder_sync(path, &doing)) {
-        tn__raise(TN_EIO, s->operation, "%s: %s: %s", path, doing, strerror(errno));
-        return false;
-    }
-    return true;
+    return tn__folder_sync(path, &doing) ||
+           tn__fail(TN_EIO, s->operation, "%s: %s: %s", path, doing, strerror(errno));
 }
 
 /* What cannot be removed does no harm: the log says so. */
@@ -216,8 +206,10 @@ static bool remove_step(const tn_saver *s, int64_t step) {
  * command uses. False after raising. */
 static bool remove_steps(const tn_saver *s, int64_t most, int keep) {
     steps all;
-    while (find_steps(&all, s->folder, most, tn__after_step(s), s->operation) && all.count > keep &&
-           remove_step(s, all.lowest)) {}
+    do {
+        all = (steps){.most = most, .used = tn__after_step(s)};
+    } while (tn__folder_each(s->folder, note_step, &all, s->operation) && all.count > keep &&
+             remove_step(s, all.lowest));
     return !tn__pending();
 }
 

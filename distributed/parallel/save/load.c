@@ -109,8 +109,8 @@ static bool begin_load(tn_saver *s, const char *operation) {
 
 tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
     static const char operation[] = "saver_load";
-    if (found) { *found = false; }
     if (!found) { return tn__raise(TN_EVALUE, operation, "the pointer for the result is NULL"); }
+    *found = false;
     if (!begin_load(s, operation)) { return tn_error(); }
     tn__buffer mine = {.operation = operation};
     if (s->rank == 0) { read_newest(&mine, s->folder, operation); }

@@ -16,28 +16,11 @@ static void list_clear(tn__manifest_list *l) {
 }
 
 void tn__manifest_free(tn__manifest *m) {
-    if (m) {
-        for (int r = 0; m->lists && r < m->ranks; r++) {
-            list_clear(&m->lists[r]);
-        }
-        free(m->lists);
-        free(m->sorted);
-        free(m);
+    for (int r = 0; m->lists && r < m->ranks; r++) {
+        list_clear(&m->lists[r]);
     }
-}
-
-tn__manifest *tn__manifest_new(int ranks, const char *operation) {
-    tn__manifest *m = tn__calloc_for(1, sizeof(*m), operation);
-    if (m) {
-        m->operation = operation;
-        m->ranks = ranks;
-        m->lists = tn__calloc_for((size_t)ranks, sizeof(*m->lists), operation);
-    }
-    if (m && !m->lists) {
-        tn__manifest_free(m);
-        m = NULL;
-    }
-    return m;
+    free(m->lists);
+    free(m->sorted);
 }
 
 /* ---- What ranks send ------------------------------------------------------------------------- */
@@ -74,6 +57,8 @@ static size_t read_entry(const char *at, size_t bytes, tn__manifest_entry *e) {
 }
 
 bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes) {
+    if (!m->lists) { m->lists = tn__calloc_for((size_t)m->ranks, sizeof(*m->lists), m->operation); }
+    if (!m->lists) { return false; }
     tn__manifest_list *l = &m->lists[rank];
     list_clear(l);
     size_t most = bytes / sizeof(record) + 1; /* a malformed one ends it */
@@ -87,8 +72,7 @@ bool tn__manifest_set(tn__manifest *m, int rank, const void *list, size_t bytes)
         *e = (tn__manifest_entry){.rank = rank, .item = l->count};
         used = read_entry(l->text + at, bytes - at, e);
         if (!used) {
-            tn__raise(TN_EFORMAT, m->operation, "rank %d sent no list of tensors", rank);
-            return false;
+            return tn__fail(TN_EFORMAT, m->operation, "rank %d sent no list of tensors", rank);
         }
         l->count++;
     }
@@ -132,17 +116,18 @@ static bool sort_all(tn__manifest *m) {
     return m->sorted != NULL;
 }
 
+static int compare_names(const void *a, const void *b) {
+    return strcmp((*(tn__manifest_entry *const *)a)->name, (*(tn__manifest_entry *const *)b)->name);
+}
+
 int tn__manifest_find(const tn__manifest *m, const char *name) {
-    int low = 0, high = m->count;
-    while (low < high) {
-        int middle = low + (high - low) / 2;
-        if (strcmp(m->sorted[middle]->name, name) < 0) {
-            low = middle + 1;
-        } else {
-            high = middle;
-        }
+    const tn__manifest_entry key = {.name = name}, *wanted = &key;
+    tn__manifest_entry **at =
+        bsearch(&wanted, m->sorted, (size_t)m->count, sizeof(*at), compare_names);
+    while (at && at > m->sorted && strcmp(at[-1]->name, name) == 0) {
+        at--;
     }
-    return low < m->count && strcmp(m->sorted[low]->name, name) == 0 ? low : m->count;
+    return at ? (int)(at - m->sorted) : m->count;
 }
 
 int tn__manifest_named(const tn__manifest *m, int first) {
@@ -174,11 +159,10 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
     for (int i = 1; i < n; i++) {
         const tn__manifest_entry *b = at[i];
         if (a->dtype != b->dtype || !tn_dims_equal(a->layout.whole, b->layout.whole)) {
-            tn__raise(TN_EMISMATCH, m->operation,
-                      "\"%.80s\" is %s %s on rank %d but %s %s on rank %d", a->name,
-                      tn_dtype_name(a->dtype), tn__dims_text(a->layout.whole), a->rank,
-                      tn_dtype_name(b->dtype), tn__dims_text(b->layout.whole), b->rank);
-            return false;
+            return tn__fail(TN_EMISMATCH, m->operation,
+                            "\"%.80s\" is %s %s on rank %d but %s %s on rank %d", a->name,
+                            tn_dtype_name(a->dtype), tn__dims_text(a->layout.whole), a->rank,
+                            tn_dtype_name(b->dtype), tn__dims_text(b->layout.whole), b->rank);
         }
     }
     for (int i = 0, same; i < n; i += same) {
@@ -187,12 +171,10 @@ static bool deal_tensor(const tn__manifest *m, int first, int n, int64_t *bytes)
         deal_piece(at + i, same, bytes);
         found += at[i]->layout.length;
     }
-    if (found != whole) {
-        tn__raise(TN_EMISMATCH, m->operation,
-                  "\"%.80s\" has %" PRId64 " elements, but the ranks have pieces with %" PRId64,
-                  a->name, whole, found);
-    }
-    return found == whole;
+    return found == whole ||
+           tn__fail(TN_EMISMATCH, m->operation,
+                    "\"%.80s\" has %" PRId64 " elements, but the ranks have pieces with %" PRId64,
+                    a->name, whole, found);
 }
 
 static bool deal_all(tn__manifest *m) {
@@ -211,8 +193,7 @@ static bool deal_all(tn__manifest *m) {
 static bool set_written(tn__manifest *m, int rank, const void *written, size_t bytes) {
     tn__manifest_list *l = &m->lists[rank];
     if (bytes != sizeof(l->bytes) + (size_t)l->count * TN__DIGEST_DIGITS) {
-        tn__raise(TN_EFORMAT, m->operation, "rank %d sent no digests of what it wrote", rank);
-        return false;
+        return tn__fail(TN_EFORMAT, m->operation, "rank %d sent no digests of what it wrote", rank);
     }
     const char *at = written;
     memcpy(&l->bytes, at, sizeof(l->bytes));

@@ -29,17 +29,16 @@ typedef struct tn__manifest_list {
     int64_t bytes; /* of the rank's file */
 } tn__manifest_list;
 
+/* Begins as {.operation, .ranks}. */
 typedef struct tn__manifest {
     const char *operation; /* a static string, for messages */
     int ranks;
-    tn__manifest_list *lists;    /* [ranks] */
+    tn__manifest_list *lists;    /* [ranks]; NULL: none yet */
     tn__manifest_entry **sorted; /* [count]: all of them, by name, layout and rank */
     int count;
 } tn__manifest;
 
-/* NULL after raising TN_ENOMEM. */
-TN_API tn__manifest *tn__manifest_new(int ranks, const char *operation);
-TN_API void tn__manifest_free(tn__manifest *m); /* NULL is fine */
+TN_API void tn__manifest_free(tn__manifest *m); /* what it holds */
 
 /* Appends what this rank has, in the order of the items. deal false: the lowest rank that has an
  * entry writes it. */

@@ -10,8 +10,6 @@
 #include "io/checkpoint/metadata.h"
 #include "tensor/tensor.h"
 #include "text/utf8.h"
-#include "tern/sys/device.h"
-#include "tern/sys/tensor.h"
 
 #include <inttypes.h>
 #include <string.h>
@@ -57,7 +55,7 @@ static tn_saver *make_saver(tn_group *world, const char *folder, tn_saver_option
                     .folder = tn__strdup_for(folder, "saver_new"),
                     .options = options,
                     .operation = "saver_new",
-                    .manifest = tn__manifest_new(tn_group_size(world), "saver_save"),
+                    .manifest = {.operation = "saver_save", .ranks = tn_group_size(world)},
                     .lock = -1};
     tn__alive_begin(&savers, s);
     return s;
@@ -85,7 +83,7 @@ void tn_saver_free(tn_saver *s) {
     if (!tn__alive_end(&savers, s, "saver_free")) { return; }
     tn_group_free(s->group);
     tn__state_free(&s->state);
-    tn__manifest_free(s->manifest);
+    tn__manifest_free(&s->manifest);
     tn__saver_unlock(s);
     free(s->metadata);
     free(s->made);
@@ -100,8 +98,7 @@ void tn_saver_free(tn_saver *s) {
 static bool put_label(void *user, const char *key, const char *value) {
     tn__buffer *j = user;
     if (!tn__is_utf8(value)) {
-        tn__raise(TN_EVALUE, j->operation, "the checkpoint's \"%s\" is not UTF-8", key);
-        return false;
+        return tn__fail(TN_EVALUE, j->operation, "the checkpoint's \"%s\" is not UTF-8", key);
     }
     tn__buffer_format(j, "%s", j->bytes > 1 ? "," : "");
     tn__json_put_string(j, key);
@@ -123,30 +120,25 @@ static void note_metadata(tn_saver *s, const tn_checkpoint *c) {
 /* ---- Copying --------------------------------------------------------------------------------- */
 
 /* Replaces item's tensor by a copy. May raise. */
-static void copy_item(const tn_saver *s, tn__state_item *item) {
+static void copy_item(tn__state_item *item) {
     TN_SCOPE;
     TN_NO_GRAD;
-    tn_tensor *from = tn_contiguous(item->tensor);
-    tn_tensor *to = tn_empty_on(tn_cpu(), tn_shape(from), tn_dtype_of(from));
-    size_t bytes = (size_t)tn_count(from) * tn_dtype_size(tn_dtype_of(from));
-    if (bytes && !tn__pending()) {
-        tn__copy_bytes(tn_cpu(), tn__address(to), from->storage->device, tn__address(from), bytes,
-                       s->operation);
-    }
+    tn_tensor *t = item->tensor;
+    tn_tensor *copy = tn_copy_(tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t)), t);
     if (tn__pending()) { return; }
-    tn_release(item->tensor);
-    item->tensor = tn_keep(to);
+    tn_release(t);
+    item->tensor = tn_keep(copy);
 }
 
 /* Drops what this rank does not write; copies the rest if a thread writes it. May raise. */
 static void copy_state(const tn_saver *s, const tn__state *fresh) {
-    const tn__manifest_entry *mine = s->manifest->lists[s->rank].at;
+    const tn__manifest_entry *mine = s->manifest.lists[s->rank].at;
     for (int i = 0; i < fresh->count && !tn__pending(); i++) {
         if (!mine[i].writes) {
             tn_release(fresh->items[i].tensor);
             fresh->items[i].tensor = NULL;
         } else if (s->options.behind) {
-            copy_item(s, &fresh->items[i]);
+            copy_item(&fresh->items[i]);
         }
     }
 }
@@ -167,7 +159,7 @@ static bool agree_to_save(tn_saver *s, const tn_checkpoint *c, tn__state *fresh)
     free(what);
     if (agreed) {
         tn__agree_begin(s->group, s->operation);
-        bool prepares = tn__manifest_gather(s->manifest, s->group, &list) && tn__saver_prepare(s);
+        bool prepares = tn__manifest_gather(&s->manifest, s->group, &list) && tn__saver_prepare(s);
         agreed = tn__agree(s->group, NULL, s->operation) == TN_OK;
         if (prepares && !agreed) { tn__saver_discard(s); }
     }

@@ -44,8 +44,8 @@ struct tn_saver {
     tn_saver_options options;
     const char *operation; /* the public call's, a static string */
 
-    tn__state state;        /* what the current save writes; `behind`: copies */
-    tn__manifest *manifest; /* what each rank has and writes; the same on all ranks */
+    tn__state state;       /* what the current save writes; `behind`: copies */
+    tn__manifest manifest; /* what each rank has and writes; the same on all ranks */
 
     /* Rank 0. */
     int lock; /* of the folder, since the first save; -1 */

@@ -58,7 +58,7 @@ static void write_part(tn_saver *s, tn__buffer *written) {
 /* Whether rank 0 sees every rank's file, since its index lists them. False after raising. */
 static bool sees_files(const tn_saver *s) {
     for (int r = 0; r < s->ranks && !tn__pending(); r++) {
-        int64_t bytes = s->manifest->lists[r].bytes;
+        int64_t bytes = s->manifest.lists[r].bytes;
         char *path = tn__saver_part(s, r);
         int64_t here = path ? file_bytes(path) : -1;
         if (path && (here < 0 || here != bytes)) {
@@ -99,10 +99,10 @@ static bool write_index(tn_saver *s) {
     tn__buffer j = {.operation = s->operation};
     tn__file file;
     char *path = tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
-    put_index(s->manifest, s->metadata, &j);
+    put_index(&s->manifest, s->metadata, &j);
     if (j.bytes > TN__INDEX_MOST) { /* the step could not be loaded */
         tn__raise(TN_EUNSUPPORTED, s->operation,
-                  "the index of %d pieces has %zu bytes (at most %d)", s->manifest->count, j.bytes,
+                  "the index of %d pieces has %zu bytes (at most %d)", s->manifest.count, j.bytes,
                   TN__INDEX_MOST);
     } else if (path && !j.failed && tn__file_begin(&file, path, s->operation)) {
         tn__file_put(&file, j.at, j.bytes);
@@ -117,11 +117,9 @@ static bool write_index(tn_saver *s) {
  * committed later, so a quarter of their time is left for it. */
 static bool in_time(const tn_saver *s, double began) {
     double most = 0.75 * s->options.timeout;
-    if (tn__now() - began > most) {
-        tn__raise(TN_EPEER, s->operation, "step %" PRId64 " was not written within %g seconds",
-                  s->step, most);
-    }
-    return !tn__pending();
+    return tn__now() - began <= most ||
+           tn__fail(TN_EPEER, s->operation, "step %" PRId64 " was not written within %g seconds",
+                    s->step, most);
 }
 
 /* ---- All of it ------------------------------------------------------------------------------- */
@@ -136,7 +134,7 @@ static void write_step(tn_saver *s, tn__buffer *written) {
     free(s->part);
     s->part = NULL; /* from here on rank 0 may commit it, whatever happens to this rank */
     tn__agree_begin(s->group, s->operation);
-    if (tn__manifest_gather_written(s->manifest, s->group, written) && s->rank == 0 &&
+    if (tn__manifest_gather_written(&s->manifest, s->group, written) && s->rank == 0 &&
         sees_files(s) && write_index(s) && in_time(s, began)) {
         tn__saver_commit(s);
     }

@@ -103,13 +103,11 @@ static bool region_fits(const tn__tp_place *place) {
             regions += tp->places[i].module == m && tp->places[i].rule->style == TN_TP_ENTER;
         }
     }
-    if (regions != 1) {
-        tn__raise(TN_EVALUE, operation,
-                  "%s is in %d regions: the plan needs TN_TP_ENTER once, there or for a module "
-                  "around it",
-                  place->path, regions);
-    }
-    return regions == 1;
+    return regions == 1 ||
+           tn__fail(TN_EVALUE, operation,
+                    "%s is in %d regions: the plan needs TN_TP_ENTER once, there or for a module "
+                    "around it",
+                    place->path, regions);
 }
 
 /* A projection into heads is divided by heads, not by rows. */
@@ -121,15 +119,14 @@ static bool rows_fit(const tn__tp_place *place) {
     bool projects = around && strcmp(around->kind, "self_attention") == 0 &&
                     place->module == &((const tn_self_attention *)around)->c_attn.base;
     if (projects && tn__tp_pieces(place->rule) != 3) {
-        tn__raise(TN_EVALUE, operation,
-                  "%s is 3 matrices side by side, of queries, keys and values; the plan says %d",
-                  place->path, tn__tp_pieces(place->rule));
-        return false;
+        return tn__fail(
+            TN_EVALUE, operation,
+            "%s is 3 matrices side by side, of queries, keys and values; the plan says %d",
+            place->path, tn__tp_pieces(place->rule));
     }
     if (tn_size(weight, 0) % tn__tp_pieces(place->rule) != 0) {
-        tn__raise(TN_EVALUE, operation, "%s: %s is not %d matrices side by side", place->path,
-                  tn_shape_text(weight), tn__tp_pieces(place->rule));
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s: %s is not %d matrices side by side", place->path,
+                        tn_shape_text(weight), tn__tp_pieces(place->rule));
     }
     return ranks_divide(place, head > 0 ? rows / head : rows, head > 0 ? "heads" : "rows");
 }
@@ -140,25 +137,22 @@ static bool vocabulary_fits(tn__tp_place *place) {
     int last = tn_group_size(g) - 1;
     place->whole = tn_size(weight_of(place), 0);
     place->first = tn__tp_slice(g, tn_group_rank(g), place->whole).first;
-    if (tn__tp_slice(g, last, place->whole).count == 0) {
-        tn__raise(TN_ESHAPE, operation, "%s: %lld rows leave none for rank %d", place->path,
-                  (long long)place->whole, last);
-    }
-    return !tn__pending();
+    return tn__tp_slice(g, last, place->whole).count > 0 ||
+           tn__fail(TN_ESHAPE, operation, "%s: %lld rows leave none for rank %d", place->path,
+                    (long long)place->whole, last);
 }
 
 /* Also counts the columns of the logits. */
 static bool place_fits(tn__tp_place *place) {
     const char *missing = missing_at(place);
     if (missing) {
-        tn__raise(TN_EVALUE, operation, "%s is a %s; the plan needs a %s there", place->path,
-                  place->module->kind, missing);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s is a %s; the plan needs a %s there", place->path,
+                        place->module->kind, missing);
     }
     const tn_tensor *weight = weight_of(place);
     if (weight && !tn_dtype_is_float(tn_dtype_of(weight))) {
-        tn__raise(TN_EUNSUPPORTED, operation, "%s is quantised: cut the model first", place->path);
-        return false;
+        return tn__fail(TN_EUNSUPPORTED, operation, "%s is quantised: cut the model first",
+                        place->path);
     }
     switch (place->rule->style) {
     case TN_TP_COLUMN:
@@ -183,8 +177,7 @@ static bool places_fit(tn__tp *tp) {
         bool enters = place->rule->style == TN_TP_ENTER;
         if (!place_fits(place)) { return false; }
         if (!enters && place->module == replaced) {
-            tn__raise(TN_EVALUE, operation, "two rules of the plan name %s", place->path);
-            return false;
+            return tn__fail(TN_EVALUE, operation, "two rules of the plan name %s", place->path);
         }
         replaced = enters ? replaced : place->module;
     }
@@ -202,11 +195,9 @@ static bool tie_fits(const tn_entry *entry, void *user) {
                tn__tp_cut_dim(p->rule->style) == tn__tp_cut_dim(first->rule->style) &&
                tn__tp_pieces(p->rule) == tn__tp_pieces(first->rule);
     }
-    if (!same) {
-        tn__raise(TN_EVALUE, operation, "%s.weight is %s too: the plan must cut both alike",
-                  first->path, entry->path);
-    }
-    return same;
+    return same ||
+           tn__fail(TN_EVALUE, operation, "%s.weight is %s too: the plan must cut both alike",
+                    first->path, entry->path);
 }
 
 static bool ties_fit(tn__tp *tp) {
@@ -227,11 +218,11 @@ static bool has_style(const tn_entry *entry, void *user) {
             return true;
         }
     }
-    tn__raise(TN_EVALUE, operation,
-              "the plan has no style for %s: with `sequence` every module with parameters needs "
-              "one, TN_TP_SEQUENCE where it is not cut",
-              entry->path);
-    return false;
+    return tn__fail(
+        TN_EVALUE, operation,
+        "the plan has no style for %s: with `sequence` every module with parameters needs "
+        "one, TN_TP_SEQUENCE where it is not cut",
+        entry->path);
 }
 
 static bool styles_fit(tn__tp *tp) {
@@ -240,10 +231,8 @@ static bool styles_fit(tn__tp *tp) {
 }
 
 static bool is_whole(const tn_entry *entry, void *user) {
-    if (tn__entry_record(entry)->cut) {
-        tn__raise(TN_ESTATE, operation, "%s is cut already", entry->path);
-    }
-    return !tn__pending();
+    return !tn__entry_record(entry)->cut ||
+           tn__fail(TN_ESTATE, operation, "%s is cut already", entry->path);
 }
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
