@@ -84,9 +84,8 @@ static bool check_labels(const cifar *d, const tn__reader *r, const uint8_t *rec
     for (size_t i = 0; i < count; i++) {
         int label = records[i * d->record + d->from->labels - 1];
         if (label >= d->from->classes) {
-            tn__raise(TN_EFORMAT, d->from->kind, "%s: label %zu is %d; there are %d classes",
-                      r->path, i, label, d->from->classes);
-            return false;
+            return tn__fail(TN_EFORMAT, d->from->kind, "%s: label %zu is %d; there are %d classes",
+                            r->path, i, label, d->from->classes);
         }
     }
     return true;
@@ -96,23 +95,22 @@ static bool check_labels(const cifar *d, const tn__reader *r, const uint8_t *rec
 static bool add_records(cifar *d, const tn__reader *r) {
     size_t count = r->bytes / d->record, before = (size_t)d->base.size;
     if (count == 0 || r->bytes % d->record != 0) {
-        tn__raise(TN_EFORMAT, d->from->kind,
-                  "%s has %zu bytes, which are not pictures of %zu bytes, a label and 3 x 32 x 32 "
-                  "pixels (this reads the binary distribution)",
-                  r->path, r->bytes, d->record);
-        return false;
+        return tn__fail(
+            TN_EFORMAT, d->from->kind,
+            "%s has %zu bytes, which are not pictures of %zu bytes, a label and 3 x 32 x 32 "
+            "pixels (this reads the binary distribution)",
+            r->path, r->bytes, d->record);
     }
     if (count > MOST_EXAMPLES - before) {
-        tn__raise(
+        return tn__fail(
             TN_EFORMAT, d->from->kind,
             "%s has %zu pictures and the files before it %zu; this reader takes at most %d in all",
             r->path, count, before, MOST_EXAMPLES);
-        return false;
     }
     uint8_t *larger = tn__realloc(d->records, (before + count) * d->record);
     if (!larger) {
-        tn__raise(TN_ENOMEM, d->from->kind, "no memory for the %zu bytes of %s", r->bytes, r->path);
-        return false;
+        return tn__fail(TN_ENOMEM, d->from->kind, "no memory for the %zu bytes of %s", r->bytes,
+                        r->path);
     }
     d->records = larger;
     uint8_t *to = larger + before * d->record;

@@ -108,24 +108,21 @@ static bool join_link(chain *d, int k) {
     const tn_dataset *each = d->list[k].d;
     tn_dataset *base = &d->base;
     if (__builtin_add_overflow(base->size, each->size, &base->size)) {
-        tn__raise(TN_EVALUE, "concat_dataset", "more examples than 2^63 - 1");
-        return false;
+        return tn__fail(TN_EVALUE, "concat_dataset", "more examples than 2^63 - 1");
     }
     d->list[k].end = base->size;
     base->length = each->length ? base->length : NULL;
     if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
         !join_dims(&base->y_dims, each->y_dims, base->length)) {
-        tn__raise(TN_ESHAPE, "concat_dataset",
-                  "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"", k,
-                  each->kind, d->list[0].d->kind);
-        return false;
+        return tn__fail(TN_ESHAPE, "concat_dataset",
+                        "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"",
+                        k, each->kind, d->list[0].d->kind);
     }
     if (base->x_dtype != each->x_dtype ||
         (base->y_dims.ndim >= 0 && base->y_dtype != each->y_dtype)) {
-        tn__raise(TN_EDTYPE, "concat_dataset",
-                  "the examples of dataset %d, \"%s\", differ in dtype from those of \"%s\"", k,
-                  each->kind, d->list[0].d->kind);
-        return false;
+        return tn__fail(TN_EDTYPE, "concat_dataset",
+                        "the examples of dataset %d, \"%s\", differ in dtype from those of \"%s\"",
+                        k, each->kind, d->list[0].d->kind);
     }
     if (!same_classes(base->classes, each->classes)) {
         base->classes = NULL; /* a class's number has several names */
@@ -250,18 +247,16 @@ static subset *subset_new(tn_dataset *whole, int64_t size) {
 
 static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) {
     if (tn__pending() || !d || n < 0 || (n && !indices)) {
-        tn__raise(TN_EVALUE, "subset", "%s, %lld indices",
-                  !d              ? "the dataset is NULL"
-                  : n && !indices ? "NULL instead of indices"
-                                  : "a dataset",
-                  (long long)n);
-        return false;
+        return tn__fail(TN_EVALUE, "subset", "%s, %lld indices",
+                        !d              ? "the dataset is NULL"
+                        : n && !indices ? "NULL instead of indices"
+                                        : "a dataset",
+                        (long long)n);
     }
     for (int64_t i = 0; i < n; i++) {
         if (indices[i] < 0 || indices[i] >= d->size) {
-            tn__raise(TN_EINDEX, "subset", "index %lld is %lld, but there are %lld examples",
-                      (long long)i, (long long)indices[i], (long long)d->size);
-            return false;
+            return tn__fail(TN_EINDEX, "subset", "index %lld is %lld, but there are %lld examples",
+                            (long long)i, (long long)indices[i], (long long)d->size);
         }
     }
     return true;
@@ -311,11 +306,11 @@ static bool size_pieces(const double *lengths, int count, int64_t size, int64_t 
         given++;
     }
     if (!fit || given != size) {
-        tn__raise(TN_EVALUE, "random_split",
-                  "lengths whose sum is %.15g, of %lld examples (counts whose sum is that, or "
-                  "fractions whose sum is 1)",
-                  sum, (long long)size);
-        return false;
+        return tn__fail(
+            TN_EVALUE, "random_split",
+            "lengths whose sum is %.15g, of %lld examples (counts whose sum is that, or "
+            "fractions whose sum is 1)",
+            sum, (long long)size);
     }
     return true;
 }

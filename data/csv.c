@@ -111,10 +111,9 @@ typedef struct reading {
 
 static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
     const char *name = r->header ? r->header[column] : "";
-    tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
-              r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
-              *name ? " (" : "", name, *name ? ")" : "", text, what);
-    return false;
+    return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
+                    r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
+                    *name ? " (" : "", name, *name ? ")" : "", text, what);
 }
 
 /* The column with this name or, failing that, this number. -1 after raising. */
@@ -159,9 +158,8 @@ static bool choose_features(reading *r) {
         int64_t column = wanted ? find_column(r, wanted[i]) : i;
         if (column < 0) { return false; }
         if (wanted && column == r->target) {
-            tn__raise(TN_EVALUE, "csv_dataset", "column \"%s\" is a feature and the target",
-                      wanted[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "csv_dataset", "column \"%s\" is a feature and the target",
+                            wanted[i]);
         }
         if (column != r->target) { r->features[r->count++] = column; }
     }
@@ -183,8 +181,8 @@ static bool keep_header(reading *r) {
         if (!r->header[i]) { break; }
     }
     if (!r->header || !r->header[r->columns - 1]) {
-        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for %lld columns", (long long)r->columns);
-        return false;
+        return tn__fail(TN_ENOMEM, "csv_dataset", "no memory for %lld columns",
+                        (long long)r->columns);
     }
     return true;
 }
@@ -193,9 +191,9 @@ static bool keep_header(reading *r) {
 static bool choose_columns(reading *r) {
     r->columns = r->file.count;
     if (r->columns > MOST_COLUMNS) {
-        tn__raise(TN_EFORMAT, "csv_dataset", "%s has %lld columns; this reader takes %d at most",
-                  r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
-        return false;
+        return tn__fail(TN_EFORMAT, "csv_dataset",
+                        "%s has %lld columns; this reader takes %d at most",
+                        r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
     }
     if (r->options->header && !keep_header(r)) { return false; }
     r->target = r->options->target ? find_column(r, r->options->target) : -1;
@@ -353,8 +351,7 @@ static bool give_classes(reading *r) {
         int64_t number = class_number(&r->classes, &r->file.lines, given[i], strlen(given[i]));
         if (number < 0) { return false; }
         if (number != i) {
-            tn__raise(TN_EVALUE, "csv_dataset", "class \"%s\" occurs twice", given[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "csv_dataset", "class \"%s\" occurs twice", given[i]);
         }
     }
     r->classes.given = given != NULL;
@@ -364,8 +361,7 @@ static bool give_classes(reading *r) {
 static bool check_options(const tn_csv_options *o) {
     if (!tn__options_made(o->from_defaults, "csv_dataset", "tn_csv")) { return false; }
     if (o->delimiter == 0 || strchr("\r\n\"", o->delimiter)) {
-        tn__raise(TN_EVALUE, "csv_dataset", "the delimiter cannot be byte %d", o->delimiter);
-        return false;
+        return tn__fail(TN_EVALUE, "csv_dataset", "the delimiter cannot be byte %d", o->delimiter);
     }
     return true;
 }

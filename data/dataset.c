@@ -40,8 +40,7 @@ bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
                                ? TN_OK
                                : make_digest(d, (tn_digest *)((char *)d + f->offset));
         if (status != TN_OK || tn__pending()) {
-            tn__raise(status, operation, "no digest of the dataset \"%s\"", d->kind);
-            return false;
+            return tn__fail(status, operation, "no digest of the dataset \"%s\"", d->kind);
         }
     }
     tn__fields_put(m, d->fields, d, false);
@@ -56,11 +55,10 @@ bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
 /* Whether d may be used; false after raising. */
 static bool is_alive(const tn_dataset *d, const char *operation) {
     if (__atomic_load_n(&d->takers, __ATOMIC_RELAXED) == FREED) {
-        tn__raise(
+        return tn__fail(
             TN_ESTATE, operation,
             "the dataset was freed (a loader, tn_subset or anything else that takes one frees "
             "it with itself; call tn_dataset_keep(d) first to keep it)");
-        return false;
     }
     return true;
 }
@@ -85,12 +83,11 @@ bool tn__dataset_take(tn_dataset *d, const char *operation) {
     if (!d) { return true; }
     if (!is_alive(d, operation)) { return false; }
     if (is_taken(d)) {
-        tn__raise(
+        return tn__fail(
             TN_ESTATE, operation,
             "the dataset \"%s\" belongs to a loader or another dataset already, which frees it "
             "(pass tn_dataset_keep(d) to one of them)",
             d->kind);
-        return false;
     }
     __atomic_fetch_add(&d->takers, 1, __ATOMIC_RELAXED);
     return true;
@@ -202,10 +199,9 @@ static tn_dims row_dims(const tn_tensor *t) {
 static bool has_rows(const tn_tensor *t, const char *name) {
     if (!tn__usable(t, "tensor_dataset")) { return false; }
     if (tn_ndim(t) < 1) {
-        tn__raise(TN_ESHAPE, "tensor_dataset",
-                  "%s is %s: its first dimension should count the examples", name,
-                  tn_shape_text(t));
-        return false;
+        return tn__fail(TN_ESHAPE, "tensor_dataset",
+                        "%s is %s: its first dimension should count the examples", name,
+                        tn_shape_text(t));
     }
     return true;
 }

@@ -74,9 +74,8 @@ static bool idx_get(idx *f, tn__stream *s, size_t most, size_t *bytes) {
         got = tn__stream_read(s, f->data + *bytes, (size_t)capacity - *bytes);
         *bytes += got > 0 ? (size_t)got : 0;
         if (*bytes > most) {
-            tn__raise(TN_EFORMAT, "mnist", "%s has more than %d examples", s->file.path,
-                      MOST_EXAMPLES);
-            return false;
+            return tn__fail(TN_EFORMAT, "mnist", "%s has more than %d examples", s->file.path,
+                            MOST_EXAMPLES);
         }
     } while (got >= 0 && *bytes == (size_t)capacity);
     return got >= 0;
@@ -86,15 +85,13 @@ static bool idx_check(idx *f, const char *path, size_t bytes, const idx_kind *k)
     uint32_t count;
     if (bytes < k->head_bytes || memcmp(f->data, k->head, 4) != 0 ||
         memcmp(f->data + 8, k->head + 8, k->head_bytes - 8) != 0) {
-        tn__raise(TN_EFORMAT, "mnist", "%s is not an idx file of %s", path, k->what);
-        return false;
+        return tn__fail(TN_EFORMAT, "mnist", "%s is not an idx file of %s", path, k->what);
     }
     memcpy(&count, f->data + 4, sizeof(count));
     f->count = be32toh(count);
     if (bytes != k->head_bytes + (size_t)f->count * k->each) {
-        tn__raise(TN_EFORMAT, "mnist", "%s: its header says %lld %s, but %zu bytes follow", path,
-                  (long long)f->count, k->what, bytes - k->head_bytes);
-        return false;
+        return tn__fail(TN_EFORMAT, "mnist", "%s: its header says %lld %s, but %zu bytes follow",
+                        path, (long long)f->count, k->what, bytes - k->head_bytes);
     }
     return true;
 }
@@ -144,15 +141,13 @@ static bool mnist_read(mnist *d, const char *folder, bool train) {
     int64_t images = d->images.count, labels = d->labels.count;
     const uint8_t *label = d->labels.data + of_labels.head_bytes;
     if (images != labels) {
-        tn__raise(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
-                  (long long)images, (long long)labels);
-        return false;
+        return tn__fail(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
+                        (long long)images, (long long)labels);
     }
     for (int64_t i = 0; i < labels; i++) {
         if (label[i] > 9) {
-            tn__raise(TN_EFORMAT, "mnist", "%s: label %lld is %d, not a digit", folder,
-                      (long long)i, label[i]);
-            return false;
+            return tn__fail(TN_EFORMAT, "mnist", "%s: label %lld is %d, not a digit", folder,
+                            (long long)i, label[i]);
         }
     }
     d->base.size = images;

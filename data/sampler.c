@@ -96,15 +96,13 @@ static bool sum_weights(const double *weights, int64_t n, double *sums) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
         if (!(weights[i] >= 0)) {
-            tn__raise(TN_EVALUE, "weighted_sampler", "weight %lld is %g (0 at least)", (long long)i,
-                      weights[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "weighted_sampler", "weight %lld is %g (0 at least)",
+                            (long long)i, weights[i]);
         }
         sums[i] = sum += weights[i];
     }
     if (!isnormal(sum)) { /* a fraction of a denormal sum may round up to the whole sum */
-        tn__raise(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
-        return false;
+        return tn__fail(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
     }
     return true;
 }
@@ -232,20 +230,18 @@ void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step) {
 /* Whether the sampler is valid for this many examples and has the table that it needs. */
 static bool sampler_fits(const tn_sampler *s, int64_t size) {
     if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
-        tn__raise(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
-                  (long long)s->part, (long long)s->parts);
-        return false;
+        return tn__fail(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
+                        (long long)s->part, (long long)s->parts);
     }
     bool weighted = s->kind == TN_SAMPLE_WEIGHTED, bucketed = s->kind == TN_SAMPLE_BUCKETED;
     if (!weighted && !bucketed) { return true; }
     if (!tn__usable(s->table, "sampler")) { return false; }
     bool sound = weighted ? s->draws > 0 : s->batch > 0 && s->bucket > 0;
     if (tn_count(s->table) != size || !sound) {
-        tn__raise(TN_EVALUE, "sampler",
-                  "a sampler %s of %lld examples, but the dataset has %lld, or numbers below 1",
-                  weighted ? "by weights" : "by lengths", (long long)tn_count(s->table),
-                  (long long)size);
-        return false;
+        return tn__fail(
+            TN_EVALUE, "sampler",
+            "a sampler %s of %lld examples, but the dataset has %lld, or numbers below 1",
+            weighted ? "by weights" : "by lengths", (long long)tn_count(s->table), (long long)size);
     }
     return true;
 }

@@ -114,10 +114,9 @@ static const struct form *form_of(const beginning *b) {
 /* Checks the header against what follows it. */
 static bool check_head(shard *s, const beginning *b, const struct form *form) {
     if (word_at(b, 1) != form->version) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: version %" PRIu32 " of this format; version %" PRIu32 " is read here",
-                  s->path, word_at(b, 1), form->version);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s: version %" PRIu32 " of this format; version %" PRIu32 " is read here",
+                        s->path, word_at(b, 1), form->version);
     }
     size_t said = word_at(b, 2), pairs = form->mark ? word_at(b, 3) : 0;
     size_t bytes = s->file.bytes - s->head;
@@ -146,10 +145,9 @@ static bool find_tokens(shard *s, const beginning *b) {
     s->mark = form ? form->mark : 0;
     size_t bytes = s->file.bytes - s->head;
     if (bytes % (size_t)s->width != 0) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: %zu bytes of tokens, which is not a whole number of %d-bit tokens", s->path,
-                  bytes, 8 * s->width);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s: %zu bytes of tokens, which is not a whole number of %d-bit tokens",
+                        s->path, bytes, 8 * s->width);
     }
     if (form) { return check_head(s, b, form); }
     s->count = (int64_t)(bytes / 2);
@@ -164,8 +162,7 @@ static bool shard_begin(shard *s, const char *path) {
     if (!s->path) { return false; }
     if (!tn__reader_open(&s->file, s->path, "token_shards")) { return false; }
     if (fstat(s->file.fd, &about) != 0 || about.st_size == 0) {
-        tn__raise(TN_EFORMAT, "token_shards", "%s: the file is empty", path);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards", "%s: the file is empty", path);
     }
     s->inode = about.st_ino;
     s->device = about.st_dev;
@@ -209,11 +206,10 @@ static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
     if (!shard_read(s, at, i > 0 ? ends : ends + 1, bytes)) { return false; }
     uint64_t begin = le64toh(ends[0]), end = le64toh(ends[1]);
     if (begin >= end || end > (uint64_t)s->count) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: pair %" PRId64 " should be between tokens %" PRIu64 " and %" PRIu64
-                  " of %" PRId64,
-                  s->path, i, begin, end, s->count);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s: pair %" PRId64 " should be between tokens %" PRIu64 " and %" PRIu64
+                        " of %" PRId64,
+                        s->path, i, begin, end, s->count);
     }
     *from = (int64_t)begin;
     *to = (int64_t)end;

@@ -97,9 +97,8 @@ static bool open_file(tn_corpus *c) {
 
 /* Raises TN_EFORMAT about the line that was taken last: "FILE: line 7: …". */
 static bool raise_line(const tn_corpus *c, const char *what) {
-    tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->file.stream.file.path, c->line,
-              what);
-    return false;
+    return tn__fail(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->file.stream.file.path,
+                    c->line, what);
 }
 
 /* The next line that is not blank. False at the file's end, and after raising. */
@@ -131,9 +130,8 @@ static bool raise_json(tn_corpus *c, const char *text) {
     char why[300];
     const char *hint = "";
     if (!c->json.wrong) {
-        tn__raise(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64, c->file.stream.file.path,
-                  c->line);
-        return false;
+        return tn__fail(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64,
+                        c->file.stream.file.path, c->line);
     }
     size_t line = 0; /* where the line begins that is wrong */
     for (size_t i = 0; i < c->json.at; i++) {
@@ -220,10 +218,10 @@ static bool find_piece(tn_corpus *c, piece *p) {
         p->bytes = found ? (size_t)(found - at) : p->ends ? there : tn__last_cut(at, there, most);
         if (p->ends || p->bytes > 0) { return true; }
     }
-    tn__raise(TN_EFORMAT, "corpus",
-              "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
-              c->file.stream.file.path);
-    return false;
+    return tn__fail(
+        TN_EFORMAT, "corpus",
+        "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
+        c->file.stream.file.path);
 }
 
 /* False at the file's end, and after raising. */
@@ -248,8 +246,7 @@ TN__ALIVE_LIST(corpora, "corpus");
 
 bool tn_corpus_next(tn_corpus *c, tn_document *d) {
     if (!c || !d) {
-        tn__raise(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
-        return false;
+        return tn__fail(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
     }
     if (!tn__alive_is(&corpora, c, "corpus")) { return false; }
     *d = (tn_document){.text = NULL};
@@ -288,15 +285,11 @@ void tn_corpus_free(tn_corpus *c) {
 }
 
 static bool check_options(const char *const *paths, int count, const tn_corpus_options *o) {
-    if (!paths || count < 1) {
-        tn__raise(TN_EVALUE, "corpus", "no file or folder to read");
-        return false;
-    }
+    if (!paths || count < 1) { return tn__fail(TN_EVALUE, "corpus", "no file or folder to read"); }
     bool keys = o->key && o->prompt && o->completion;
     if (!keys || (o->split && (!*o->split || strlen(o->split) > PIECE_LEAST))) {
-        tn__raise(TN_EVALUE, "corpus", "%s",
-                  keys ? "the text between documents has 1 to 1024 bytes" : "a key is NULL");
-        return false;
+        return tn__fail(TN_EVALUE, "corpus", "%s",
+                        keys ? "the text between documents has 1 to 1024 bytes" : "a key is NULL");
     }
     return true;
 }

@@ -83,9 +83,9 @@ static bool take_part(const char **at, tn__json_path *p, const char **literal) {
 }
 
 static bool raise_path(const char *text, const char *at, const char *what) {
-    tn__raise(TN_EVALUE, "corpus", "\"%s\": %s, at byte %zu (a path is like .data[].parts[0].text)",
-              text, what, (size_t)(at - text) + 1);
-    return false;
+    return tn__fail(TN_EVALUE, "corpus",
+                    "\"%s\": %s, at byte %zu (a path is like .data[].parts[0].text)", text, what,
+                    (size_t)(at - text) + 1);
 }
 
 static bool check_path(tn__records *r, const char *text, tn__json_path p) {

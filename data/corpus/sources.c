@@ -62,9 +62,8 @@ static bool add_path(tn__sources *s, char *path, int depth, const char *operatio
 static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
     tn__names n = {.count = 0};
     if (depth > TN__SOURCES_DEEPEST) {
-        tn__raise(TN_EVALUE, operation, "%s: nested %d folders deep (a link to itself?)", path,
-                  depth);
-        return false;
+        return tn__fail(TN_EVALUE, operation, "%s: nested %d folders deep (a link to itself?)",
+                        path, depth);
     }
     bool done = tn__names_in(&n, path, operation);
     for (int64_t i = 0; done && i < n.count; i++) {
@@ -90,10 +89,7 @@ static bool add_path(tn__sources *s, char *path, int depth, const char *operatio
 }
 
 bool tn__sources_add(tn__sources *s, const char *path, const char *operation) {
-    if (!path) {
-        tn__raise(TN_EVALUE, operation, "a path is NULL");
-        return false;
-    }
+    if (!path) { return tn__fail(TN_EVALUE, operation, "a path is NULL"); }
     char *copy = tn__strdup_for(path, operation);
     return copy && add_path(s, copy, 0, operation);
 }

@@ -138,9 +138,8 @@ static bool put_part(const making *m, const tn__part *p, const int32_t *ids, int
     tn_shards_writer *w = m->splits[p->split].writer;
     bool pairs = m->options.corpus.pairs;
     if (count > INT32_MAX - MOST_SHARD - MORE) {
-        tn__raise(TN_EVALUE, "tokens", "%s: a text of %" PRId64 " tokens is too long for a shard",
-                  p->path, count);
-        return false;
+        return tn__fail(TN_EVALUE, "tokens",
+                        "%s: a text of %" PRId64 " tokens is too long for a shard", p->path, count);
     }
     if (tn__shards_writer_at(w, p->shard, m->of) != TN_OK ||
         !(pairs ? tn_shards_writer_add_pair(w, ids, count, p->prompt) == TN_OK
@@ -382,8 +381,7 @@ static bool find_eot(making *m) {
 
 static bool check_options(const tn_tokenizer *t, const char *out, const tn_tokens_options *o) {
     if (!t || !out || !*out) {
-        tn__raise(TN_EVALUE, "tokens", "%s", t ? "the folder has no name" : "no tokenizer");
-        return false;
+        return tn__fail(TN_EVALUE, "tokens", "%s", t ? "the folder has no name" : "no tokenizer");
     }
     const char *wrong = TN__BEYOND({"val_documents", o->val_documents, 0, 0},
                                    {"threads", o->threads, 0, MOST_THREADS},

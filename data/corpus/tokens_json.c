@@ -95,11 +95,11 @@ bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
     case TN__TOKENS_NONE:
         return true;
     case TN__TOKENS_UNFINISHED:
-        tn__raise(TN_EFORMAT, operation,
-                  "%s is one of an unfinished set: `tern tokens` is making it, or was interrupted "
-                  "(run it again)",
-                  shard);
-        return false;
+        return tn__fail(
+            TN_EFORMAT, operation,
+            "%s is one of an unfinished set: `tern tokens` is making it, or was interrupted "
+            "(run it again)",
+            shard);
     case TN__TOKENS_WHOLE:
         if (told.vocab > vocab) {
             tn__raise(TN_EFORMAT, operation,

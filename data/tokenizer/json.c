@@ -57,9 +57,8 @@ static bool refuse_key(const tn__build *b, const char *name, const tn__json *val
                      : value->kind == TN__JSON_OBJECT ? "an object"
                      : value->kind == TN__JSON_LIST   ? "a list"
                                                       : value->text;
-    tn__raise(TN_EFORMAT, b->operation, "%s: %s is %s (should be %s)", b->path, name,
-              tn__quote(is, strlen(is)).text, instead);
-    return false;
+    return tn__fail(TN_EFORMAT, b->operation, "%s: %s is %s (should be %s)", b->path, name,
+                    tn__quote(is, strlen(is)).text, instead);
 }
 
 /* true, false, or the default if the key is missing. */

@@ -29,8 +29,7 @@ static bool encode_all(const tn_tokenizer *t, const char *const *texts, int64_t 
                        tn_ids *ids, int64_t *ends) {
     for (int64_t i = 0; i < n; i++) {
         if (!texts[i]) {
-            tn__raise(TN_EVALUE, "tokenizer_encode_rows", "text %lld is NULL", (long long)i);
-            return false;
+            return tn__fail(TN_EVALUE, "tokenizer_encode_rows", "text %lld is NULL", (long long)i);
         }
         if (tn_tokenizer_encode(t, texts[i], strlen(texts[i]), special, ids) != TN_OK) {
             return false;

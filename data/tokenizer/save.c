@@ -214,8 +214,7 @@ static bool write_file(saver *s, const char *folder, const char *name, void (*pu
     put(s);
     if (s->text.failed) { return false; }
     if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= PATH_MAX) {
-        tn__raise(TN_EVALUE, OPERATION, "the folder's name is too long");
-        return false;
+        return tn__fail(TN_EVALUE, OPERATION, "the folder's name is too long");
     }
     if (!tn__file_begin(&f, path, OPERATION)) { return false; }
     tn__file_put(&f, s->text.at, s->text.bytes);
