@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/identity.h"
+#include "data/rows.h"
 #include "data/taken.h"
 #include "tern/sys/tensor.h"
 
@@ -158,13 +159,27 @@ typedef struct rows {
     tn_digest x_digest, y_digest;
 } rows;
 
+static const void *row_at(const tn_tensor *t, size_t bytes, int64_t i) {
+    return (const char *)tn_data(t) + (size_t)i * bytes;
+}
+
 static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     rows *d = (rows *)self;
     if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
         return tn_error();
     }
-    memcpy(x, (const char *)tn_data(d->x) + (size_t)e.index * d->x_bytes, d->x_bytes);
-    if (d->y) { memcpy(y, (const char *)tn_data(d->y) + (size_t)e.index * d->y_bytes, d->y_bytes); }
+    memcpy(x, row_at(d->x, d->x_bytes, e.index), d->x_bytes);
+    if (d->y) { memcpy(y, row_at(d->y, d->y_bytes, e.index), d->y_bytes); }
+    return TN_OK;
+}
+
+static tn_status pictures_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    rows *d = (rows *)self;
+    const uint8_t *pixels = row_at(d->x, d->x_bytes, e.index);
+    for (size_t p = 0; p < d->x_bytes; p++) {
+        ((float *)x)[p] = (float)pixels[p] / 255.0f;
+    }
+    memcpy(y, row_at(d->y, d->y_bytes, e.index), d->y_bytes);
     return TN_OK;
 }
 
@@ -188,6 +203,7 @@ static void rows_free(tn_dataset *self) {
     rows *d = (rows *)self;
     tn_release(d->x);
     tn_release(d->y);
+    free((void *)self->classes);
     free(d);
 }
 
@@ -239,6 +255,50 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
         d->y_bytes = (size_t)tn_dims_count(d->base.y_dims) * tn_dtype_size(d->base.y_dtype);
     }
     return &d->base;
+}
+
+/* For one free(). NULL after raising. */
+static const char *const *copy_names(const char *const *names) {
+    size_t count = 0, bytes = 0;
+    for (; names[count]; count++) {
+        bytes += strlen(names[count]) + 1;
+    }
+    char **copy = tn__malloc_for((count + 1) * sizeof(*copy) + bytes, "tensor_dataset");
+    char *to = (char *)(copy ? copy + count + 1 : NULL);
+    for (size_t i = 0; copy && i <= count; i++) {
+        copy[i] = names[i] ? strcpy(to, names[i]) : NULL;
+        to += names[i] ? strlen(to) + 1 : 0;
+    }
+    return (const char *const *)copy;
+}
+
+static void free_block(void *block, void *user) {
+    free(block);
+}
+
+tn_tensor *tn__rows_adopt(void *block, tn_dims dims, tn_dtype dtype) {
+    void *at;
+    memcpy(&at, block, sizeof(at));
+    tn_tensor *t = tn_from_memory(at, dims, dtype, free_block, NULL);
+    if (!tn_is_inert(t)) { memset(block, 0, sizeof(at)); }
+    return t;
+}
+
+tn_dataset *tn__rows_dataset(const char *kind, tn_tensor *x, tn_tensor *y,
+                             const char *const *classes) {
+    TN_SCOPE;
+    bool pictures = tn_dtype_of(x) == TN_U8;
+    tn_dataset *d = tn_tensor_dataset(x, y && pictures ? tn_cast(y, TN_I64) : y);
+    if (!d) { return NULL; }
+    d->kind = kind;
+    d->classes = classes ? copy_names(classes) : NULL;
+    d->x_dtype = TN_F32;
+    d->get = pictures ? pictures_get : rows_get;
+    if (classes && !d->classes) {
+        rows_free(d);
+        return NULL;
+    }
+    return d;
 }
 
 /* ---- Windows of tokens ----------------------------------------------------------------------- */

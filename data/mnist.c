@@ -9,8 +9,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/corpus/stream.h"
-#include "data/identity.h"
-#include "tern/data.h"
+#include "data/rows.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -19,17 +18,10 @@
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE, MOST_EXAMPLES = 1000000, CHUNK = 1 << 20 };
 
-/* A file: its header, a number in it, and so many examples. */
 typedef struct idx {
-    uint8_t *data;
+    uint8_t *data; /* of the file: a header and so many examples */
     int64_t count;
 } idx;
-
-typedef struct mnist {
-    tn_dataset base;
-    idx images, labels;
-    tn_digest pixels_digest, labels_digest;
-} mnist;
 
 /* ---- One idx file ---------------------------------------------------------------------------- */
 
@@ -109,72 +101,47 @@ static bool idx_read(idx *f, const char *folder, const idx_kind *k, bool train) 
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status mnist_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    const mnist *d = (const mnist *)self;
-    const uint8_t *from = d->images.data + of_images.head_bytes + e.index * PIXELS;
-    float *image = x;
-    for (int p = 0; p < PIXELS; p++) {
-        image[p] = (float)from[p] / 255.0f;
-    }
-    *(int64_t *)y = d->labels.data[of_labels.head_bytes + (size_t)e.index];
-    return TN_OK;
-}
-
-static const tn_field mnist_fields[] = {
-    TN_FIELD_AS("digest of images", mnist, pixels_digest),
-    TN_FIELD_AS("digest of labels", mnist, labels_digest),
-    {0},
-};
-
-static void mnist_free(tn_dataset *self) {
-    mnist *d = (mnist *)self;
-    free(d->images.data);
-    free(d->labels.data);
-    free(d);
-}
-
-static bool mnist_read(mnist *d, const char *folder, bool train) {
-    if (!idx_read(&d->images, folder, &of_images, train) ||
-        !idx_read(&d->labels, folder, &of_labels, train)) {
-        return false;
-    }
-    int64_t images = d->images.count, labels = d->labels.count;
-    const uint8_t *label = d->labels.data + of_labels.head_bytes;
-    if (images != labels) {
+static bool check_examples(const idx *images, const idx *labels, const char *folder) {
+    const uint8_t *label = labels->data + of_labels.head_bytes;
+    if (images->count != labels->count) {
         return tn__fail(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
-                        (long long)images, (long long)labels);
+                        (long long)images->count, (long long)labels->count);
     }
-    for (int64_t i = 0; i < labels; i++) {
+    for (int64_t i = 0; i < labels->count; i++) {
         if (label[i] > 9) {
             return tn__fail(TN_EFORMAT, "mnist", "%s: label %lld is %d, not a digit", folder,
                             (long long)i, label[i]);
         }
     }
-    d->base.size = images;
-    d->pixels_digest =
-        tn__digest_over(d->images.data + of_images.head_bytes, (size_t)images * PIXELS);
-    d->labels_digest = tn__digest_over(label, (size_t)labels);
     return true;
 }
 
+/* What follows the header. */
+static tn_tensor *idx_elements(idx *f, const idx_kind *k, tn_dims dims) {
+    int64_t head = (int64_t)k->head_bytes, bytes = f->count * (int64_t)k->each;
+    tn_tensor *all = tn__rows_adopt(&f->data, TN_DIMS(head + bytes), TN_U8);
+    return tn_reshape(tn_narrow(all, 0, head, bytes), dims);
+}
+
+static tn_dataset *make_dataset(idx *images, idx *labels) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *x = idx_elements(images, &of_images, TN_DIMS(images->count, 1, SIDE, SIDE));
+    return tn__rows_dataset("mnist", x, idx_elements(labels, &of_labels, TN_DIMS(labels->count)),
+                            NULL);
+}
+
 tn_dataset *tn_mnist(const char *folder, bool train) {
-    mnist *d = folder ? tn__calloc(1, sizeof(*d)) : NULL;
-    if (!d) {
-        tn__raise(folder ? TN_ENOMEM : TN_EVALUE, "mnist", "%s",
-                  folder ? "no memory" : "the folder is NULL");
+    idx images = {0}, labels = {0};
+    if (!folder) {
+        tn__raise(TN_EVALUE, "mnist", "the folder is NULL");
         return NULL;
     }
-    d->base = (tn_dataset){.kind = "mnist",
-                           .x_dims = TN_DIMS(1, SIDE, SIDE),
-                           .y_dims = TN_DIMS(),
-                           .x_dtype = TN_F32,
-                           .y_dtype = TN_I64,
-                           .get = mnist_get,
-                           .fields = mnist_fields,
-                           .free = mnist_free};
-    if (!mnist_read(d, folder, train)) {
-        mnist_free(&d->base);
-        return NULL;
-    }
-    return &d->base;
+    bool done = idx_read(&images, folder, &of_images, train) &&
+                idx_read(&labels, folder, &of_labels, train) &&
+                check_examples(&images, &labels, folder);
+    tn_dataset *d = done ? make_dataset(&images, &labels) : NULL;
+    free(images.data);
+    free(labels.data);
+    return d;
 }
