@@ -310,7 +310,7 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
     bool found = c && !tn__pending() && tn__records_open(&c->records, &options);
     for (int i = 0; found && i < count; i++) {
         int64_t before = c->sources.count;
-        found = tn__sources_add(&c->sources, paths[i], "corpus");
+        found = tn__sources_add(&c->sources, paths[i]);
         if (found && c->sources.count == before) {
             tn__raise(TN_EIO, "corpus", "%s: there is no file in this folder", paths[i]);
             found = false;
