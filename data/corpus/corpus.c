@@ -74,7 +74,7 @@ static bool is_json_name(const char *path) {
 
 static void close_file(tn_corpus *c) {
     tn__lines_close(&c->file);
-    tn__records_begin(&c->records, NULL);
+    tn__records_begin(&c->records, NULL, NULL, 0);
     tn__json_free(&c->json);
     c->open = false;
     c->done += c->sources.list[c->source++].bytes;
@@ -159,7 +159,7 @@ static bool read_json(tn_corpus *c) {
     tn__json_free(&c->json);
     if (!(c->is_value ? take_value : take_line)(c, &text, &bytes)) { return false; }
     if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text); }
-    tn__records_begin(&c->records, c->json.values);
+    tn__records_begin(&c->records, c->json.values, c->file.stream.file.path, c->line);
     return true;
 }
 
@@ -167,7 +167,6 @@ static bool read_json(tn_corpus *c) {
 static bool next_record(tn_corpus *c, tn_document *d) {
     tn__record_text texts[2];
     while (!tn__records_next(&c->records, texts)) {
-        if (c->records.wrong[0]) { return raise_line(c, c->records.wrong); }
         if (tn__pending() || !read_json(c)) { return false; }
     }
     *d = (tn_document){.text = texts[0].at,
