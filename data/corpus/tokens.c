@@ -21,6 +21,7 @@
 #include "data/corpus/tokens.h"
 #include "data/corpus/tokens_json.h"
 #include "data/shards.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -365,18 +366,12 @@ static bool finish_set(making *m, const char *const *paths, int count) {
 
 /* The id that ends documents. False after raising. */
 static bool find_eot(making *m) {
-    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
     const char *said = m->options.eot;
-    m->eot = said ? tn_tokenizer_special(m->tokenizer, said) : -1;
-    for (int i = 0; !said && m->eot < 0 && i < 3; i++) {
-        m->eot = tn_tokenizer_special(m->tokenizer, usual[i]);
-    }
-    if (m->eot < 0) {
-        tn__raise(TN_EVALUE, "tokens", "the tokenizer has no special token \"%s\"%s",
-                  said ? said : usual[0],
-                  said ? "" : ", nor another usual one (--eot TEXT names it)");
-    }
-    return m->eot >= 0;
+    m->eot = said ? tn_tokenizer_special(m->tokenizer, said) : tn__tokenizer_end(m->tokenizer);
+    return m->eot >= 0 ||
+           tn__fail(TN_EVALUE, "tokens", "the tokenizer has no special token \"%s\"%s",
+                    said ? said : "<|endoftext|>",
+                    said ? "" : ", nor another usual one (--eot TEXT names it)");
 }
 
 static bool check_options(const tn_tokenizer *t, const char *out, const tn_tokens_options *o) {

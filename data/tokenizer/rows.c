@@ -12,11 +12,7 @@ tn_rows_options tn_rows_defaults(void) {
 
 /* The id after a row's end; below 0 after raising. */
 static int64_t find_pad(const tn_tokenizer *t, const tn_rows_options *o) {
-    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-    int64_t pad = o->pad;
-    for (size_t i = 0; pad < 0 && i < sizeof(usual) / sizeof(*usual); i++) {
-        pad = tn_tokenizer_special(t, usual[i]);
-    }
+    int64_t pad = o->pad < 0 ? tn__tokenizer_end(t) : o->pad;
     if (pad < 0) {
         tn__raise(TN_EVALUE, "tokenizer_encode_rows",
                   "the tokenizer has no end token to pad with: give `pad`");

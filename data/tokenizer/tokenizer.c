@@ -99,6 +99,15 @@ int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text) {
     return id >= 0 && t->tokens[id].bytes == bytes ? id : -1;
 }
 
+int32_t tn__tokenizer_end(const tn_tokenizer *t) {
+    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    int32_t id = -1;
+    for (int i = 0; id < 0 && i < 3; i++) {
+        id = tn_tokenizer_special(t, usual[i]);
+    }
+    return id;
+}
+
 /* ---- Encoding -------------------------------------------------------------------------------- */
 
 bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn__bpe_scratch *s,
