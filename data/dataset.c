@@ -157,6 +157,7 @@ typedef struct rows {
     tn_tensor *x, *y;        /* contiguous, one reference each; y may be NULL */
     size_t x_bytes, y_bytes; /* of one row */
     tn_digest x_digest, y_digest;
+    char **names; /* of classes, for one free(); NULL: not its own */
 } rows;
 
 static const void *row_at(const tn_tensor *t, size_t bytes, int64_t i) {
@@ -203,7 +204,7 @@ static void rows_free(tn_dataset *self) {
     rows *d = (rows *)self;
     tn_release(d->x);
     tn_release(d->y);
-    free((void *)self->classes);
+    free(d->names);
     free(d);
 }
 
@@ -257,8 +258,8 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
     return &d->base;
 }
 
-/* For one free(). NULL after raising. */
-static const char *const *copy_names(const char *const *names) {
+/* NULL after raising. */
+static char **copy_names(const char *const *names) {
     size_t count = 0, bytes = 0;
     for (; names[count]; count++) {
         bytes += strlen(names[count]) + 1;
@@ -269,7 +270,7 @@ static const char *const *copy_names(const char *const *names) {
         copy[i] = names[i] ? strcpy(to, names[i]) : NULL;
         to += names[i] ? strlen(to) + 1 : 0;
     }
-    return (const char *const *)copy;
+    return copy;
 }
 
 static void free_block(void *block, void *user) {
@@ -291,10 +292,12 @@ tn_dataset *tn__rows_dataset(const char *kind, tn_tensor *x, tn_tensor *y,
     tn_dataset *d = tn_tensor_dataset(x, y && pictures ? tn_cast(y, TN_I64) : y);
     if (!d) { return NULL; }
     d->kind = kind;
-    d->classes = classes ? copy_names(classes) : NULL;
     d->x_dtype = TN_F32;
     d->get = pictures ? pictures_get : rows_get;
-    if (classes && !d->classes) {
+    char **names = classes ? copy_names(classes) : NULL;
+    ((rows *)d)->names = names;
+    d->classes = (const char *const *)names;
+    if (classes && !names) {
         rows_free(d);
         return NULL;
     }
