@@ -158,14 +158,12 @@ static bool choose_features(reading *r) {
         }
         if (column != r->target) { r->features[r->count++] = column; }
     }
-    if (r->count == 0) {
-        tn__raise(
-            TN_EVALUE, "csv_dataset",
-            "%s: there is no column for x: its first line has %lld field%s, with '%c' between",
-            r->file.lines.stream.file.path, (long long)r->columns, r->columns == 1 ? "" : "s",
-            r->options->delimiter);
-    }
-    return r->count > 0;
+    return r->count > 0 ||
+           tn__fail(TN_EVALUE, "csv_dataset",
+                    "%s: there is no column for x: its first line has %lld field%s, with '%c' "
+                    "between",
+                    r->file.lines.stream.file.path, (long long)r->columns,
+                    r->columns == 1 ? "" : "s", r->options->delimiter);
 }
 
 static bool keep_header(reading *r) {

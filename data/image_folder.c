@@ -203,14 +203,11 @@ static bool find_size(image_folder *d, tn_image_folder_options *o) {
 static bool check_options(const char *folder, tn_image_folder_options o) {
     bool none = o.height == 0 && o.width == 0;
     bool both = o.height > 0 && o.height <= MOST_SIDE && o.width > 0 && o.width <= MOST_SIDE;
-    if (!folder) {
-        tn__raise(TN_EVALUE, "image_folder", "the folder is NULL");
-    } else if (!none && !both) {
-        tn__raise(TN_EVALUE, "image_folder",
-                  "height is %lld but width is %lld (both must be 0, or 1 to %d)",
-                  (long long)o.height, (long long)o.width, MOST_SIDE);
-    }
-    return folder && (none || both);
+    if (!folder) { return tn__fail(TN_EVALUE, "image_folder", "the folder is NULL"); }
+    return none || both ||
+           tn__fail(TN_EVALUE, "image_folder",
+                    "height is %lld but width is %lld (both must be 0, or 1 to %d)",
+                    (long long)o.height, (long long)o.width, MOST_SIDE);
 }
 
 tn_image_folder_options tn_image_folder_defaults(void) {

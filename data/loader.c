@@ -141,11 +141,8 @@ static bool start_workers(tn_loader *l) {
         failed = tn__thread_start(&l->workers[l->started], worker_run, l);
         l->started += !failed;
     }
-    if (failed) {
-        tn__raise(TN_ENOMEM, "loader", "thread %d of %d could not be started: %s", l->started + 1,
-                  l->options.threads, strerror(failed));
-    }
-    return !failed;
+    return !failed || tn__fail(TN_ENOMEM, "loader", "thread %d of %d could not be started: %s",
+                               l->started + 1, l->options.threads, strerror(failed));
 }
 
 static void stop_workers(tn_loader *l) {
@@ -184,8 +181,7 @@ static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
     const char *wrong = TN__BEYOND({"batch", o->batch, 1, 0}, {"epochs", o->epochs, 0, 0},
                                    {"threads", o->threads, 0, 1024},
                                    {"prefetch", o->threads ? o->prefetch : 1, 1, 1024});
-    if (wrong) { tn__raise(TN_EVALUE, "loader", "%s", wrong); }
-    return !wrong;
+    return !wrong || tn__fail(TN_EVALUE, "loader", "%s", wrong);
 }
 
 /* The last epoch that a place may have: far enough from INT64_MAX that numbers never overflow. */

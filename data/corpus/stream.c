@@ -165,11 +165,10 @@ static bool check_name(const tn__stream *s) {
     const char *path = s->file.path;
     bool gzip = tn__ends_with(path, ".gz") && s->kind.form != TN__FORM_GZIP;
     bool zstd = tn__ends_with(path, ".zst") && s->kind.form != TN__FORM_ZSTD;
-    if (gzip || zstd) {
-        tn__raise(TN_EFORMAT, s->file.operation, "%s is not a %s file, despite its name: it is %s",
-                  path, gzip ? "gzip" : "zstd", s->file.bytes ? s->kind.is : "empty");
-    }
-    return !gzip && !zstd;
+    return (!gzip && !zstd) ||
+           tn__fail(TN_EFORMAT, s->file.operation,
+                    "%s is not a %s file, despite its name: it is %s", path, gzip ? "gzip" : "zstd",
+                    s->file.bytes ? s->kind.is : "empty");
 }
 
 /* Finds out the kind of the decompressed bytes from the first ones; then rewinds the stream. */

@@ -225,11 +225,9 @@ static bool count_all(making *m) {
             done = count_shard(m, i, number);
         }
     }
-    if (done && made->documents == 0) {
-        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s", made->files,
-                  made->files == 1 ? "" : "s");
-    }
-    return done && !tn__pending();
+    return done && (made->documents > 0 ||
+                    tn__fail(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s",
+                             made->files, made->files == 1 ? "" : "s"));
 }
 
 /* ---- The folder ------------------------------------------------------------------------------ */
@@ -256,13 +254,11 @@ static bool is_kept(const making *m, const char *name, const char *path) {
 
 static bool refuse_shard(const char *name, void *user) {
     const making *m = user;
-    if (tn__is_token_shard(name)) {
-        tn__raise(TN_ESTATE, "tokens",
-                  "%s/%s is there, and " TN__TOKENS_JSON
-                  ", which would say where it is from, is not: use another folder or --overwrite",
-                  m->out, name);
-    }
-    return !tn__pending();
+    return !tn__is_token_shard(name) ||
+           tn__fail(TN_ESTATE, "tokens",
+                    "%s/%s is there, and " TN__TOKENS_JSON
+                    ", which would say where it is from, is not: use another folder or --overwrite",
+                    m->out, name);
 }
 
 static bool keep_or_remove(const char *name, void *user) {
@@ -336,13 +332,11 @@ static bool agree_on_ranks(making *m) {
     if (m->ranks.ranks == 1) { return true; }
     memcpy(of, m->of, sizeof(of));
     if (!m->ranks.tell(m->ranks.user, of, sizeof(of))) { return false; }
-    if (strcmp(of, m->of) != 0) {
-        tn__raise(TN_EMISMATCH, "tokens",
-                  "rank %d has texts of other names, sizes or times, other options or another "
-                  "tokenizer than rank 0",
-                  m->ranks.rank);
-    }
-    return !tn__pending();
+    return strcmp(of, m->of) == 0 ||
+           tn__fail(TN_EMISMATCH, "tokens",
+                    "rank %d has texts of other names, sizes or times, other options or another "
+                    "tokenizer than rank 0",
+                    m->ranks.rank);
 }
 
 /* When all have written their shards. */
@@ -381,12 +375,9 @@ static bool check_options(const tn_tokenizer *t, const char *out, const tn_token
     const char *wrong = TN__BEYOND({"val_documents", o->val_documents, 0, 0},
                                    {"threads", o->threads, 0, MOST_THREADS},
                                    {"shard_bytes", o->shard_bytes, 1, MOST_SHARD});
-    if (wrong) {
-        tn__raise(TN_EVALUE, "tokens", "%s", wrong);
-    } else if (!(o->val >= 0 && o->val < 1)) {
-        tn__raise(TN_EVALUE, "tokens", "a validation share of %g (0 … 1)", o->val);
-    }
-    return !tn__pending();
+    if (wrong) { return tn__fail(TN_EVALUE, "tokens", "%s", wrong); }
+    return (o->val >= 0 && o->val < 1) ||
+           tn__fail(TN_EVALUE, "tokens", "a validation share of %g (0 … 1)", o->val);
 }
 
 static void finish_making(making *m) {

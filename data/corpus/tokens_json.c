@@ -101,13 +101,11 @@ bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
             "(run it again)",
             shard);
     case TN__TOKENS_WHOLE:
-        if (told.vocab > vocab) {
-            tn__raise(TN_EFORMAT, operation,
-                      "%s has tokens of a vocabulary of %" PRId64 ", but %" PRId64
-                      " are wanted here (" TN__TOKENS_JSON " beside it)",
-                      shard, told.vocab, vocab);
-        }
-        return told.vocab <= vocab;
+        return told.vocab <= vocab ||
+               tn__fail(TN_EFORMAT, operation,
+                        "%s has tokens of a vocabulary of %" PRId64 ", but %" PRId64
+                        " are wanted here (" TN__TOKENS_JSON " beside it)",
+                        shard, told.vocab, vocab);
     case TN__TOKENS_ERROR:
         break;
     }

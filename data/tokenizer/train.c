@@ -404,8 +404,7 @@ static bool check_training(const char *const *texts, const size_t *bytes, int64_
     if (null) { return tn__fail(TN_EVALUE, OPERATION, "%s is NULL", null); }
     const char *wrong = TN__BEYOND({"n", n, 0, 0}, {"special_count", o->special_count, 0, 0},
                                    {"vocab", o->vocab, 256 + (int64_t)o->special_count, 1 << 24});
-    if (wrong) { tn__raise(TN_EVALUE, OPERATION, "%s", wrong); }
-    return !wrong;
+    return !wrong || tn__fail(TN_EVALUE, OPERATION, "%s", wrong);
 }
 
 tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *bytes, int64_t n,
