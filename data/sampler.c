@@ -81,15 +81,15 @@ int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
 
 /* ---- By weights ------------------------------------------------------------------------------ */
 
-/* A new table, not yet filled. Inert after raising. */
-static tn_tensor *make_table(tn_tensor *from, tn_dtype dtype, const char *operation) {
+/* The numbers of all examples, contiguous and on the CPU. Inert after raising. */
+static tn_tensor *read_numbers(tn_tensor *from, tn_dtype dtype, const char *operation) {
     if (!tn__usable(from, operation)) { return tn_inert(); }
     if (tn_ndim(from) != 1 || tn_count(from) < 1) {
         tn__raise(TN_ESHAPE, operation, "%s is not one number for each example",
                   tn_shape_text(from));
         return tn_inert();
     }
-    return tn_empty_on(tn_cpu(), tn_shape(from), dtype);
+    return tn_contiguous(tn_to(tn_cast(from, dtype), tn_cpu()));
 }
 
 static bool sum_weights(const double *weights, int64_t n, double *sums) {
@@ -109,25 +109,19 @@ static bool sum_weights(const double *weights, int64_t n, double *sums) {
 
 tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed) {
     TN_NO_GRAD;
-    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
-    s.table = make_table(weights, TN_F64, "weighted_sampler");
-    if (tn_is_inert(s.table)) { return s; }
     TN_SCOPE;
+    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
+    const tn_tensor *f64 = read_numbers(weights, TN_F64, "weighted_sampler");
     const char *wrong = TN__BEYOND({"draws", draws, 1, 0});
     if (wrong) {
         tn__raise(TN_EVALUE, "weighted_sampler", "%s", wrong);
-    } else if (!tn_dtype_is_float(tn_dtype_of(weights))) {
+    } else if (!tn_is_inert(f64) && !tn_dtype_is_float(tn_dtype_of(weights))) {
         tn__raise(TN_EDTYPE, "weighted_sampler", "the weights are %s (they must be floats)",
                   tn_dtype_name(tn_dtype_of(weights)));
     }
-    if (tn__pending()) {
-        s.table = tn_inert();
-        return s;
-    }
-    const tn_tensor *f64 = tn_contiguous(tn_to(tn_cast(weights, TN_F64), tn_cpu()));
-    if (tn_is_inert(f64) || !sum_weights(tn_data(f64), tn_count(f64), tn_data_mut(s.table))) {
-        s.table = tn_inert();
-    }
+    tn_tensor *table = tn__pending() ? tn_inert() : tn_empty_on(tn_cpu(), tn_shape(f64), TN_F64);
+    bool done = !tn_is_inert(table) && sum_weights(tn_data(f64), tn_count(f64), tn_data_mut(table));
+    s.table = tn_return(done ? table : tn_inert());
     return s;
 }
 
@@ -177,26 +171,21 @@ static bool sort_lengths(const int64_t *lengths, int64_t n, int64_t *order) {
 
 tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, uint64_t seed) {
     TN_NO_GRAD;
+    TN_SCOPE;
     tn_sampler s = {
         .kind = TN_SAMPLE_BUCKETED, .seed = seed, .parts = 1, .batch = batch, .bucket = bucket};
-    s.table = make_table(lengths, TN_I64, "bucket_sampler");
-    if (tn_is_inert(s.table)) { return s; }
-    TN_SCOPE;
+    const tn_tensor *i64 = read_numbers(lengths, TN_I64, "bucket_sampler");
     const char *wrong = TN__BEYOND({"batch", batch, 1, 0}, {"bucket", bucket, 1, 0});
     if (wrong) {
         tn__raise(TN_EVALUE, "bucket_sampler", "%s", wrong);
-    } else if (tn_dtype_of(lengths) != TN_I64) {
+    } else if (!tn_is_inert(i64) && tn_dtype_of(lengths) != TN_I64) {
         tn__raise(TN_EDTYPE, "bucket_sampler", "the lengths are %s (they must be i64)",
                   tn_dtype_name(tn_dtype_of(lengths)));
     }
-    if (tn__pending()) {
-        s.table = tn_inert();
-        return s;
-    }
-    const tn_tensor *i64 = tn_contiguous(tn_to(lengths, tn_cpu()));
-    if (tn_is_inert(i64) || !sort_lengths(tn_data(i64), tn_count(i64), tn_data_mut(s.table))) {
-        s.table = tn_inert();
-    }
+    tn_tensor *table = tn__pending() ? tn_inert() : tn_empty_on(tn_cpu(), tn_shape(i64), TN_I64);
+    bool done =
+        !tn_is_inert(table) && sort_lengths(tn_data(i64), tn_count(i64), tn_data_mut(table));
+    s.table = tn_return(done ? table : tn_inert());
     return s;
 }
 
