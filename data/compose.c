@@ -225,23 +225,22 @@ static void subset_free(tn_dataset *self) {
     free(d);
 }
 
-/* `size` examples of `whole`, which was taken for it. NULL: no memory. */
-static subset *subset_new(tn_dataset *whole, int64_t size) {
-    subset *d = tn__calloc(1, sizeof(*d));
-    if (d) {
-        d->base = (tn_dataset){.kind = "subset",
-                               .size = size,
-                               .x_dims = whole->x_dims,
-                               .y_dims = whole->y_dims,
-                               .x_dtype = whole->x_dtype,
-                               .y_dtype = whole->y_dtype,
-                               .classes = whole->classes,
-                               .get = subset_get,
-                               .length = whole->length ? subset_length : NULL,
-                               .fields = subset_fields,
-                               .below = whole,
-                               .free = subset_free};
-    }
+/* `size` examples of `whole`, which was taken for it. NULL after raising. */
+static subset *subset_new(tn_dataset *whole, int64_t size, const char *operation) {
+    subset *d = tn__calloc_for(1, sizeof(*d), operation);
+    if (!d) { return NULL; }
+    d->base = (tn_dataset){.kind = "subset",
+                           .size = size,
+                           .x_dims = whole->x_dims,
+                           .y_dims = whole->y_dims,
+                           .x_dtype = whole->x_dtype,
+                           .y_dtype = whole->y_dtype,
+                           .classes = whole->classes,
+                           .get = subset_get,
+                           .length = whole->length ? subset_length : NULL,
+                           .fields = subset_fields,
+                           .below = whole,
+                           .free = subset_free};
     return d;
 }
 
@@ -264,15 +263,10 @@ static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) 
 
 tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
     if (!tn__dataset_take(d, "subset")) { return NULL; }
-    if (!indices_fit(d, indices, n)) {
-        tn__dataset_give_up(d);
-        return NULL;
-    }
     size_t bytes = (size_t)n * sizeof(*indices);
-    int64_t *mine = tn__malloc(bytes ? bytes : 1);
-    subset *s = mine ? subset_new(d, n) : NULL;
+    int64_t *mine = indices_fit(d, indices, n) ? tn__malloc_for(bytes, "subset") : NULL;
+    subset *s = mine ? subset_new(d, n, "subset") : NULL;
     if (!s) {
-        tn__raise(TN_ENOMEM, "subset", "no memory for %lld indices", (long long)n);
         free(mine);
         tn__dataset_give_up(d);
         return NULL;
@@ -320,9 +314,8 @@ static bool make_pieces(tn_dataset *d, const int64_t *sizes, int count, uint64_t
                         tn_dataset **pieces) {
     int64_t first = 0;
     for (int k = 0; k < count; k++) {
-        subset *piece = subset_new(d, sizes[k]);
+        subset *piece = subset_new(d, sizes[k], "random_split");
         if (!piece) {
-            tn__raise(TN_ENOMEM, "random_split", "no memory for piece %d of %d", k, count);
             for (int made = 0; made < k; made++) {
                 tn_dataset_free(pieces[made]);
                 pieces[made] = NULL;

@@ -167,17 +167,13 @@ static bool choose_features(reading *r) {
 }
 
 static bool keep_header(reading *r) {
-    r->header = tn__calloc((size_t)r->columns, sizeof(*r->header));
+    r->header = tn__calloc_for((size_t)r->columns, sizeof(*r->header), "csv_dataset");
     for (int64_t i = 0; r->header && i < r->columns; i++) {
         size_t bytes;
-        r->header[i] = tn__strdup(tn__csv_field(&r->file, i, &bytes));
-        if (!r->header[i]) { break; }
+        r->header[i] = tn__strdup_for(tn__csv_field(&r->file, i, &bytes), "csv_dataset");
+        if (!r->header[i]) { return false; }
     }
-    if (!r->header || !r->header[r->columns - 1]) {
-        return tn__fail(TN_ENOMEM, "csv_dataset", "no memory for %lld columns",
-                        (long long)r->columns);
-    }
-    return true;
+    return r->header != NULL;
 }
 
 /* Uses the record that has just been read, the file's first. */

@@ -343,13 +343,14 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                   (long long)length, (unsigned long long)length + 1);
         return NULL;
     }
-    windows *d = tokens ? tn__calloc(1, sizeof(*d)) : NULL;
-    bool fit = d && (uint64_t)n <= SIZE_MAX / sizeof(int32_t);
-    int32_t *mine = fit ? tn__malloc((size_t)n * sizeof(int32_t)) : NULL;
+    if (!tokens) {
+        tn__raise(TN_EVALUE, "token_dataset", "NULL instead of %lld tokens", (long long)n);
+        return NULL;
+    }
+    windows *d = tn__calloc_for(1, sizeof(*d), "token_dataset");
+    int32_t *mine = d ? tn__calloc_for((size_t)n, sizeof(*mine), "token_dataset") : NULL;
     if (!mine) {
         free(d);
-        tn__raise(tokens ? TN_ENOMEM : TN_EVALUE, "token_dataset", "%s %lld tokens",
-                  tokens ? "no memory for" : "NULL instead of", (long long)n);
         return NULL;
     }
     d->base = (tn_dataset){.kind = "tokens",

@@ -54,7 +54,7 @@ static int compare_images(const void *a, const void *b) {
     return order ? order : strcmp(one + n, two + m);
 }
 
-static bool add_image(image_folder *d, const tn__walked *w) {
+static bool add_image(image_folder *d, const tn__folder_entry *w) {
     if (!tn__grow(&d->images, d->count + 1, &d->capacity, sizeof(*d->images), "image_folder")) {
         return false;
     }
@@ -92,7 +92,7 @@ typedef struct finding {
 } finding;
 
 /* A class for each folder in it. */
-static bool find_image(const tn__walked *w, void *user) {
+static bool find_image(const tn__folder_entry *w, void *user) {
     const finding *f = user;
     if (w->level == 0 && !w->folder) {
         return tn__fail(TN_EIO, "image_folder", "%s: %s", w->path, strerror(ENOTDIR));
@@ -105,7 +105,7 @@ static bool find_image(const tn__walked *w, void *user) {
 
 static bool find_images(image_folder *d, const char *folder) {
     finding f = {d, folder};
-    if (!tn__walk(folder, find_image, &f, "image_folder") || !check_class(d, folder)) {
+    if (!tn__folder_walk(folder, find_image, &f, "image_folder") || !check_class(d, folder)) {
         return false;
     }
     if (d->class_count == 0) {

@@ -298,15 +298,13 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
         !check_options(paths, count, &options)) {
         return NULL;
     }
-    tn_corpus *c = tn__calloc(1, sizeof(*c));
-    if (c) {
-        tn__alive_begin(&corpora, c);
-        c->file.stream.file.fd = -1;
-        c->options = options;
-        c->split = options.split ? tn__strdup(options.split) : NULL;
-    }
-    if (!c || (options.split && !c->split)) { tn__raise(TN_ENOMEM, "corpus", "no memory"); }
-    bool found = c && !tn__pending() && tn__records_open(&c->records, &options);
+    tn_corpus *c = tn__calloc_for(1, sizeof(*c), "corpus");
+    if (!c) { return NULL; }
+    tn__alive_begin(&corpora, c);
+    c->file.stream.file.fd = -1;
+    c->options = options;
+    c->split = options.split ? tn__strdup_for(options.split, "corpus") : NULL;
+    bool found = !tn__pending() && tn__records_open(&c->records, &options);
     for (int i = 0; found && i < count; i++) {
         int64_t before = c->sources.count;
         found = tn__sources_add(&c->sources, paths[i]);

@@ -15,7 +15,7 @@ enum { DEEPEST = 32 /* folders within each other; a link to itself would never e
 /* ---- Walking --------------------------------------------------------------------------------- */
 
 typedef struct walk {
-    bool (*visit)(const tn__walked *w, void *user);
+    bool (*visit)(const tn__folder_entry *w, void *user);
     void *user;
     const char *operation;
 } walk;
@@ -56,23 +56,24 @@ static bool walk_folder(const walk *k, const char *path, int level) {
 static bool walk_path(const walk *k, const char *path, int level) {
     struct stat about;
     if (stat(path, &about) != 0) { return raise_errno(k, path); }
-    tn__walked w = {.path = path,
-                    .level = level,
-                    .folder = S_ISDIR(about.st_mode),
-                    .bytes = about.st_size,
-                    .time = about.st_mtim.tv_sec * INT64_C(1000000000) + about.st_mtim.tv_nsec};
+    tn__folder_entry w = {.path = path,
+                          .level = level,
+                          .folder = S_ISDIR(about.st_mode),
+                          .bytes = about.st_size,
+                          .time =
+                              about.st_mtim.tv_sec * INT64_C(1000000000) + about.st_mtim.tv_nsec};
     return k->visit(&w, k->user) && (!w.folder || walk_folder(k, path, level));
 }
 
-bool tn__walk(const char *path, bool (*visit)(const tn__walked *w, void *user), void *user,
-              const char *operation) {
+bool tn__folder_walk(const char *path, bool (*visit)(const tn__folder_entry *w, void *user),
+                     void *user, const char *operation) {
     if (!path) { return tn__fail(TN_EVALUE, operation, "a path is NULL"); }
     return walk_path(&(walk){visit, user, operation}, path, 0);
 }
 
 /* ---- Sources --------------------------------------------------------------------------------- */
 
-static bool add_source(const tn__walked *w, void *user) {
+static bool add_source(const tn__folder_entry *w, void *user) {
     tn__sources *s = user;
     if (w->folder) { return true; }
     if (!tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), "corpus")) {
@@ -86,7 +87,7 @@ static bool add_source(const tn__walked *w, void *user) {
 }
 
 bool tn__sources_add(tn__sources *s, const char *path) {
-    return tn__walk(path, add_source, s, "corpus");
+    return tn__folder_walk(path, add_source, s, "corpus");
 }
 
 void tn__sources_free(tn__sources *s) {

@@ -5,17 +5,17 @@
 
 #include "tern/data.h"
 
-typedef struct tn__walked {
+typedef struct tn__folder_entry {
     const char *path;
     int level;           /* 0: the path given, 1: in this folder, … */
     bool folder;         /* before what is in it */
     int64_t bytes, time; /* when it was changed last, in ns */
-} tn__walked;
+} tn__folder_entry;
 
 /* Calls `visit` with each file and folder, until it returns false; then false, and after raising.
  */
-bool tn__walk(const char *path, bool (*visit)(const tn__walked *w, void *user), void *user,
-              const char *operation);
+bool tn__folder_walk(const char *path, bool (*visit)(const tn__folder_entry *w, void *user),
+                     void *user, const char *operation);
 
 typedef struct tn__source_file {
     char *path;
