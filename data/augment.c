@@ -15,9 +15,8 @@ enum { HEIGHT, WIDTH, PADDING, LEAST = PADDING };
 
 static bool is_image(const tn_transform *t, const tn_dims *dims) {
     if (dims->ndim != 3 || dims->size[0] < 1 || dims->size[1] < 1 || dims->size[2] < 1) {
-        tn__raise(TN_ESHAPE, t->kind, "x has %d dimensions or is empty; it should be (C, H, W)",
-                  dims->ndim);
-        return false;
+        return tn__fail(TN_ESHAPE, t->kind,
+                        "x has %d dimensions or is empty; it should be (C, H, W)", dims->ndim);
     }
     return true;
 }

@@ -1,15 +1,13 @@
 /* Small colour photographs from the files of CIFAR's binary distributions.
  *
  * A file is a sequence of records and nothing else. A record is the label (CIFAR-100: the coarse
- * label, then the fine one) and 3 planes of 32 x 32 pixels: red, green, blue. Records stay in
- * memory as they are in the files.
+ * label, then the fine one) and 3 planes of 32 x 32 pixels: red, green, blue.
  */
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/reader.h"
-#include "data/identity.h"
-#include "tern/data.h"
+#include "data/rows.h"
 
 #include <stdio.h>
 
@@ -69,12 +67,11 @@ static const distribution cifar100 = {
 _Static_assert(sizeof(names10) / sizeof(*names10) == 11, "a name for each of 10 classes");
 _Static_assert(sizeof(names100) / sizeof(*names100) == 101, "a name for each of 100 classes");
 
+/* What is being read. */
 typedef struct cifar {
-    tn_dataset base;
     const distribution *from;
-    size_t record;    /* bytes of one */
-    uint8_t *records; /* (size, record) */
-    tn_digest digest;
+    size_t record, count; /* bytes of a record, and how many there are */
+    uint8_t *records;
 } cifar;
 
 /* ---- One file -------------------------------------------------------------------------------- */
@@ -84,9 +81,8 @@ static bool check_labels(const cifar *d, const tn__reader *r, const uint8_t *rec
     for (size_t i = 0; i < count; i++) {
         int label = records[i * d->record + d->from->labels - 1];
         if (label >= d->from->classes) {
-            tn__raise(TN_EFORMAT, d->from->kind, "%s: label %zu is %d; there are %d classes",
-                      r->path, i, label, d->from->classes);
-            return false;
+            return tn__fail(TN_EFORMAT, d->from->kind, "%s: label %zu is %d; there are %d classes",
+                            r->path, i, label, d->from->classes);
         }
     }
     return true;
@@ -94,30 +90,29 @@ static bool check_labels(const cifar *d, const tn__reader *r, const uint8_t *rec
 
 /* Appends the records of an open file. False after raising. */
 static bool add_records(cifar *d, const tn__reader *r) {
-    size_t count = r->bytes / d->record, before = (size_t)d->base.size;
+    size_t count = r->bytes / d->record, before = d->count;
     if (count == 0 || r->bytes % d->record != 0) {
-        tn__raise(TN_EFORMAT, d->from->kind,
-                  "%s has %zu bytes, which are not pictures of %zu bytes, a label and 3 x 32 x 32 "
-                  "pixels (this reads the binary distribution)",
-                  r->path, r->bytes, d->record);
-        return false;
+        return tn__fail(
+            TN_EFORMAT, d->from->kind,
+            "%s has %zu bytes, which are not pictures of %zu bytes, a label and 3 x 32 x 32 "
+            "pixels (this reads the binary distribution)",
+            r->path, r->bytes, d->record);
     }
     if (count > MOST_EXAMPLES - before) {
-        tn__raise(
+        return tn__fail(
             TN_EFORMAT, d->from->kind,
             "%s has %zu pictures and the files before it %zu; this reader takes at most %d in all",
             r->path, count, before, MOST_EXAMPLES);
-        return false;
     }
     uint8_t *larger = tn__realloc(d->records, (before + count) * d->record);
     if (!larger) {
-        tn__raise(TN_ENOMEM, d->from->kind, "no memory for the %zu bytes of %s", r->bytes, r->path);
-        return false;
+        return tn__fail(TN_ENOMEM, d->from->kind, "no memory for the %zu bytes of %s", r->bytes,
+                        r->path);
     }
     d->records = larger;
     uint8_t *to = larger + before * d->record;
     if (!tn__reader_get(r, 0, to, r->bytes) || !check_labels(d, r, to, count)) { return false; }
-    d->base.size += (int64_t)count;
+    d->count += count;
     return true;
 }
 
@@ -135,47 +130,24 @@ static bool read_file(cifar *d, const char *folder, const char *name) {
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status cifar_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    const cifar *d = (const cifar *)self;
-    const uint8_t *pixels = d->records + (size_t)e.index * d->record + d->from->labels;
-    float *image = x;
-    for (int p = 0; p < VALUES; p++) {
-        image[p] = (float)pixels[p] / 255.0f;
-    }
-    *(int64_t *)y = pixels[-1];
-    return TN_OK;
-}
-
-static const tn_field cifar_fields[] = {TN_FIELD(cifar, digest), {0}};
-
-static void cifar_free(tn_dataset *self) {
-    cifar *d = (cifar *)self;
-    free(d->records);
-    free(d);
+static tn_dataset *make_dataset(cifar *d) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    int64_t n = (int64_t)d->count, labels = (int64_t)d->from->labels;
+    tn_tensor *all = tn__rows_adopt(&d->records, TN_DIMS(n, (int64_t)d->record), TN_U8);
+    tn_tensor *x = tn_reshape(tn_narrow(all, 1, labels, VALUES), TN_DIMS(n, 3, SIDE, SIDE));
+    return tn__rows_dataset(d->from->kind, x, tn_select(all, 1, labels - 1), d->from->names);
 }
 
 static tn_dataset *read_distribution(const distribution *from, const char *folder, bool train) {
-    cifar *d = tn__calloc_for(1, sizeof(*d), from->kind);
-    if (!d) { return NULL; }
-    d->base = (tn_dataset){.kind = from->kind,
-                           .x_dims = TN_DIMS(3, SIDE, SIDE),
-                           .y_dims = TN_DIMS(),
-                           .x_dtype = TN_F32,
-                           .y_dtype = TN_I64,
-                           .classes = from->names,
-                           .get = cifar_get,
-                           .fields = cifar_fields,
-                           .free = cifar_free};
-    d->from = from;
-    d->record = from->labels + VALUES;
-    for (const char *const *name = train ? from->train : from->test; *name; name++) {
-        if (!read_file(d, folder, *name)) {
-            cifar_free(&d->base);
-            return NULL;
-        }
+    cifar d = {.from = from, .record = from->labels + VALUES};
+    const char *const *name = train ? from->train : from->test;
+    while (*name && read_file(&d, folder, *name)) {
+        name++;
     }
-    d->digest = tn__digest_over(d->records, (size_t)d->base.size * d->record);
-    return &d->base;
+    tn_dataset *made = *name ? NULL : make_dataset(&d);
+    free(d.records);
+    return made;
 }
 
 tn_dataset *tn_cifar10(const char *folder, bool train) {

@@ -108,24 +108,21 @@ static bool join_link(chain *d, int k) {
     const tn_dataset *each = d->list[k].d;
     tn_dataset *base = &d->base;
     if (__builtin_add_overflow(base->size, each->size, &base->size)) {
-        tn__raise(TN_EVALUE, "concat_dataset", "more examples than 2^63 - 1");
-        return false;
+        return tn__fail(TN_EVALUE, "concat_dataset", "more examples than 2^63 - 1");
     }
     d->list[k].end = base->size;
     base->length = each->length ? base->length : NULL;
     if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
         !join_dims(&base->y_dims, each->y_dims, base->length)) {
-        tn__raise(TN_ESHAPE, "concat_dataset",
-                  "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"", k,
-                  each->kind, d->list[0].d->kind);
-        return false;
+        return tn__fail(TN_ESHAPE, "concat_dataset",
+                        "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"",
+                        k, each->kind, d->list[0].d->kind);
     }
     if (base->x_dtype != each->x_dtype ||
         (base->y_dims.ndim >= 0 && base->y_dtype != each->y_dtype)) {
-        tn__raise(TN_EDTYPE, "concat_dataset",
-                  "the examples of dataset %d, \"%s\", differ in dtype from those of \"%s\"", k,
-                  each->kind, d->list[0].d->kind);
-        return false;
+        return tn__fail(TN_EDTYPE, "concat_dataset",
+                        "the examples of dataset %d, \"%s\", differ in dtype from those of \"%s\"",
+                        k, each->kind, d->list[0].d->kind);
     }
     if (!same_classes(base->classes, each->classes)) {
         base->classes = NULL; /* a class's number has several names */
@@ -228,40 +225,37 @@ static void subset_free(tn_dataset *self) {
     free(d);
 }
 
-/* `size` examples of `whole`, which was taken for it. NULL: no memory. */
-static subset *subset_new(tn_dataset *whole, int64_t size) {
-    subset *d = tn__calloc(1, sizeof(*d));
-    if (d) {
-        d->base = (tn_dataset){.kind = "subset",
-                               .size = size,
-                               .x_dims = whole->x_dims,
-                               .y_dims = whole->y_dims,
-                               .x_dtype = whole->x_dtype,
-                               .y_dtype = whole->y_dtype,
-                               .classes = whole->classes,
-                               .get = subset_get,
-                               .length = whole->length ? subset_length : NULL,
-                               .fields = subset_fields,
-                               .below = whole,
-                               .free = subset_free};
-    }
+/* `size` examples of `whole`, which was taken for it. NULL after raising. */
+static subset *subset_new(tn_dataset *whole, int64_t size, const char *operation) {
+    subset *d = tn__calloc_for(1, sizeof(*d), operation);
+    if (!d) { return NULL; }
+    d->base = (tn_dataset){.kind = "subset",
+                           .size = size,
+                           .x_dims = whole->x_dims,
+                           .y_dims = whole->y_dims,
+                           .x_dtype = whole->x_dtype,
+                           .y_dtype = whole->y_dtype,
+                           .classes = whole->classes,
+                           .get = subset_get,
+                           .length = whole->length ? subset_length : NULL,
+                           .fields = subset_fields,
+                           .below = whole,
+                           .free = subset_free};
     return d;
 }
 
 static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) {
     if (tn__pending() || !d || n < 0 || (n && !indices)) {
-        tn__raise(TN_EVALUE, "subset", "%s, %lld indices",
-                  !d              ? "the dataset is NULL"
-                  : n && !indices ? "NULL instead of indices"
-                                  : "a dataset",
-                  (long long)n);
-        return false;
+        return tn__fail(TN_EVALUE, "subset", "%s, %lld indices",
+                        !d              ? "the dataset is NULL"
+                        : n && !indices ? "NULL instead of indices"
+                                        : "a dataset",
+                        (long long)n);
     }
     for (int64_t i = 0; i < n; i++) {
         if (indices[i] < 0 || indices[i] >= d->size) {
-            tn__raise(TN_EINDEX, "subset", "index %lld is %lld, but there are %lld examples",
-                      (long long)i, (long long)indices[i], (long long)d->size);
-            return false;
+            return tn__fail(TN_EINDEX, "subset", "index %lld is %lld, but there are %lld examples",
+                            (long long)i, (long long)indices[i], (long long)d->size);
         }
     }
     return true;
@@ -269,15 +263,10 @@ static bool indices_fit(const tn_dataset *d, const int64_t *indices, int64_t n) 
 
 tn_dataset *tn_subset(tn_dataset *d, const int64_t *indices, int64_t n) {
     if (!tn__dataset_take(d, "subset")) { return NULL; }
-    if (!indices_fit(d, indices, n)) {
-        tn__dataset_give_up(d);
-        return NULL;
-    }
     size_t bytes = (size_t)n * sizeof(*indices);
-    int64_t *mine = tn__malloc(bytes ? bytes : 1);
-    subset *s = mine ? subset_new(d, n) : NULL;
+    int64_t *mine = indices_fit(d, indices, n) ? tn__malloc_for(bytes, "subset") : NULL;
+    subset *s = mine ? subset_new(d, n, "subset") : NULL;
     if (!s) {
-        tn__raise(TN_ENOMEM, "subset", "no memory for %lld indices", (long long)n);
         free(mine);
         tn__dataset_give_up(d);
         return NULL;
@@ -311,11 +300,11 @@ static bool size_pieces(const double *lengths, int count, int64_t size, int64_t 
         given++;
     }
     if (!fit || given != size) {
-        tn__raise(TN_EVALUE, "random_split",
-                  "lengths whose sum is %.15g, of %lld examples (counts whose sum is that, or "
-                  "fractions whose sum is 1)",
-                  sum, (long long)size);
-        return false;
+        return tn__fail(
+            TN_EVALUE, "random_split",
+            "lengths whose sum is %.15g, of %lld examples (counts whose sum is that, or "
+            "fractions whose sum is 1)",
+            sum, (long long)size);
     }
     return true;
 }
@@ -325,9 +314,8 @@ static bool make_pieces(tn_dataset *d, const int64_t *sizes, int count, uint64_t
                         tn_dataset **pieces) {
     int64_t first = 0;
     for (int k = 0; k < count; k++) {
-        subset *piece = subset_new(d, sizes[k]);
+        subset *piece = subset_new(d, sizes[k], "random_split");
         if (!piece) {
-            tn__raise(TN_ENOMEM, "random_split", "no memory for piece %d of %d", k, count);
             for (int made = 0; made < k; made++) {
                 tn_dataset_free(pieces[made]);
                 pieces[made] = NULL;

@@ -6,9 +6,8 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/csv_record.h"
-#include "data/identity.h"
+#include "data/rows.h"
 #include "data/tokenizer/text_table.h"
-#include "tern/data.h"
 #include "text/plain_numbers.h"
 
 #include <limits.h>
@@ -17,14 +16,6 @@
 #include <string.h>
 
 enum { MOST_COLUMNS = 1 << 20 };
-
-typedef struct csv {
-    tn_dataset base;
-    float *x;        /* (size, features) */
-    float *numbers;  /* (size): the target as numbers; NULL: none */
-    int64_t *labels; /* (size): the target as classes; NULL: none */
-    tn_digest x_digest, y_digest;
-} csv;
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
@@ -44,7 +35,7 @@ static void classes_free(classes *c) {
 }
 
 /* The number of a class, a new one if it has none yet; -1 after raising. */
-static int64_t class_number(classes *c, const tn__text_lines *l, const char *text, size_t bytes) {
+static int64_t class_number(classes *c, const char *text, size_t bytes) {
     const tn__text_entry *found = tn__text_find(&c->table, text, bytes);
     if (found) { return found->value; }
     if (!tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset")) {
@@ -99,7 +90,11 @@ static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
 typedef struct reading {
     const tn_csv_options *options;
     tn__csv file;
-    csv *d;
+    float *x; /* (rows, count) */
+    union {
+        float *numbers;  /* (rows): the target as numbers, or */
+        int64_t *labels; /* as classes */
+    } y;
     classes classes;
     int64_t *features; /* column numbers, from 0 */
     int64_t count;     /* of features */
@@ -111,10 +106,9 @@ typedef struct reading {
 
 static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
     const char *name = r->header ? r->header[column] : "";
-    tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
-              r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
-              *name ? " (" : "", name, *name ? ")" : "", text, what);
-    return false;
+    return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
+                    r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
+                    *name ? " (" : "", name, *name ? ")" : "", text, what);
 }
 
 /* The column with this name or, failing that, this number. -1 after raising. */
@@ -159,43 +153,36 @@ static bool choose_features(reading *r) {
         int64_t column = wanted ? find_column(r, wanted[i]) : i;
         if (column < 0) { return false; }
         if (wanted && column == r->target) {
-            tn__raise(TN_EVALUE, "csv_dataset", "column \"%s\" is a feature and the target",
-                      wanted[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "csv_dataset", "column \"%s\" is a feature and the target",
+                            wanted[i]);
         }
         if (column != r->target) { r->features[r->count++] = column; }
     }
-    if (r->count == 0) {
-        tn__raise(
-            TN_EVALUE, "csv_dataset",
-            "%s: there is no column for x: its first line has %lld field%s, with '%c' between",
-            r->file.lines.stream.file.path, (long long)r->columns, r->columns == 1 ? "" : "s",
-            r->options->delimiter);
-    }
-    return r->count > 0;
+    return r->count > 0 ||
+           tn__fail(TN_EVALUE, "csv_dataset",
+                    "%s: there is no column for x: its first line has %lld field%s, with '%c' "
+                    "between",
+                    r->file.lines.stream.file.path, (long long)r->columns,
+                    r->columns == 1 ? "" : "s", r->options->delimiter);
 }
 
 static bool keep_header(reading *r) {
-    r->header = tn__calloc((size_t)r->columns, sizeof(*r->header));
+    r->header = tn__calloc_for((size_t)r->columns, sizeof(*r->header), "csv_dataset");
     for (int64_t i = 0; r->header && i < r->columns; i++) {
         size_t bytes;
-        r->header[i] = tn__strdup(tn__csv_field(&r->file, i, &bytes));
-        if (!r->header[i]) { break; }
+        r->header[i] = tn__strdup_for(tn__csv_field(&r->file, i, &bytes), "csv_dataset");
+        if (!r->header[i]) { return false; }
     }
-    if (!r->header || !r->header[r->columns - 1]) {
-        tn__raise(TN_ENOMEM, "csv_dataset", "no memory for %lld columns", (long long)r->columns);
-        return false;
-    }
-    return true;
+    return r->header != NULL;
 }
 
 /* Uses the record that has just been read, the file's first. */
 static bool choose_columns(reading *r) {
     r->columns = r->file.count;
     if (r->columns > MOST_COLUMNS) {
-        tn__raise(TN_EFORMAT, "csv_dataset", "%s has %lld columns; this reader takes %d at most",
-                  r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
-        return false;
+        return tn__fail(TN_EFORMAT, "csv_dataset",
+                        "%s has %lld columns; this reader takes %d at most",
+                        r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
     }
     if (r->options->header && !keep_header(r)) { return false; }
     r->target = r->options->target ? find_column(r, r->options->target) : -1;
@@ -248,20 +235,21 @@ static taken take_class(reading *r) {
         raise_at(r, r->target, text, "is not one of the classes");
         return ROW_FAILED;
     }
-    int64_t number = class_number(&r->classes, &r->file.lines, text, bytes);
-    r->d->labels[r->rows] = number;
+    int64_t number = class_number(&r->classes, text, bytes);
+    r->y.labels[r->rows] = number;
     return number < 0 ? ROW_FAILED : ROW_TAKEN;
 }
 
+static bool has_classes(const reading *r) {
+    return r->target >= 0 && r->options->target_kind == TN_CSV_CLASSES;
+}
+
 static bool hold_row(reading *r) {
-    csv *d = r->d;
     int64_t rows = r->rows + 1;
-    size_t row = (size_t)r->count * sizeof(*d->x);
-    if (!tn__grow(&d->x, rows, &r->x_capacity, row, "csv_dataset")) { return false; }
-    if (r->target < 0) { return true; }
-    return r->options->target_kind == TN_CSV_CLASSES
-               ? tn__grow(&d->labels, rows, &r->y_capacity, sizeof(*d->labels), "csv_dataset")
-               : tn__grow(&d->numbers, rows, &r->y_capacity, sizeof(*d->numbers), "csv_dataset");
+    size_t row = (size_t)r->count * sizeof(*r->x);
+    size_t each = has_classes(r) ? sizeof(*r->y.labels) : sizeof(*r->y.numbers);
+    return tn__grow(&r->x, rows, &r->x_capacity, row, "csv_dataset") &&
+           tn__grow(&r->y, rows, &r->y_capacity, each, "csv_dataset");
 }
 
 static taken take_row(reading *r) {
@@ -274,12 +262,11 @@ static taken take_row(reading *r) {
     if (!hold_row(r)) { return ROW_FAILED; }
     taken t = ROW_TAKEN;
     for (int64_t i = 0; i < r->count && t == ROW_TAKEN; i++) {
-        t = take_number(r, r->features[i], true, r->d->x + r->rows * r->count + i);
+        t = take_number(r, r->features[i], true, r->x + r->rows * r->count + i);
     }
     if (t == ROW_TAKEN && r->target >= 0) {
-        t = r->options->target_kind == TN_CSV_CLASSES
-                ? take_class(r)
-                : take_number(r, r->target, false, r->d->numbers + r->rows);
+        t = has_classes(r) ? take_class(r)
+                           : take_number(r, r->target, false, r->y.numbers + r->rows);
     }
     r->rows += t == ROW_TAKEN;
     return t;
@@ -293,68 +280,19 @@ static bool take_rows(reading *r) {
         first = false;
     }
     if (!done || tn__pending()) { return false; }
-    if (r->rows == 0) {
-        tn__raise(TN_EFORMAT, "csv_dataset", "%s has no rows of data",
-                  r->file.lines.stream.file.path);
-    }
-    return r->rows > 0;
+    return r->rows > 0 || tn__fail(TN_EFORMAT, "csv_dataset", "%s has no rows of data",
+                                   r->file.lines.stream.file.path);
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status csv_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    const csv *d = (const csv *)self;
-    size_t features = (size_t)self->x_dims.size[0];
-    memcpy(x, d->x + (size_t)e.index * features, features * sizeof(*d->x));
-    if (d->labels) {
-        *(int64_t *)y = d->labels[e.index];
-    } else if (d->numbers) {
-        *(float *)y = d->numbers[e.index];
-    }
-    return TN_OK;
-}
-
-static const tn_field csv_fields[] = {
-    TN_FIELD_AS("digest of x", csv, x_digest),
-    TN_FIELD_AS("digest of y", csv, y_digest, .optional = true),
-    {0},
-};
-
-static void csv_free(tn_dataset *self) {
-    csv *d = (csv *)self;
-    for (const char *const *name = self->classes; name && *name; name++) {
-        free((char *)*name);
-    }
-    free((void *)self->classes);
-    free(d->x);
-    free(d->numbers);
-    free(d->labels);
-    free(d);
-}
-
-/* The classes become the dataset's, sorted unless they were given. */
-static bool keep_classes(reading *r) {
-    classes *c = &r->classes;
-    if (!r->d->labels) { return true; }
-    if (!tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset") ||
-        (!c->given && !sort_classes(c, r->d->labels, r->rows))) {
-        return false;
-    }
-    c->texts[c->count] = NULL;
-    r->d->base.classes = (const char *const *)c->texts;
-    c->texts = NULL;
-    c->count = 0;
-    return true;
-}
-
 static bool give_classes(reading *r) {
     const char *const *given = r->options->classes;
     for (int64_t i = 0; given && given[i]; i++) {
-        int64_t number = class_number(&r->classes, &r->file.lines, given[i], strlen(given[i]));
+        int64_t number = class_number(&r->classes, given[i], strlen(given[i]));
         if (number < 0) { return false; }
         if (number != i) {
-            tn__raise(TN_EVALUE, "csv_dataset", "class \"%s\" occurs twice", given[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "csv_dataset", "class \"%s\" occurs twice", given[i]);
         }
     }
     r->classes.given = given != NULL;
@@ -364,33 +302,25 @@ static bool give_classes(reading *r) {
 static bool check_options(const tn_csv_options *o) {
     if (!tn__options_made(o->from_defaults, "csv_dataset", "tn_csv")) { return false; }
     if (o->delimiter == 0 || strchr("\r\n\"", o->delimiter)) {
-        tn__raise(TN_EVALUE, "csv_dataset", "the delimiter cannot be byte %d", o->delimiter);
-        return false;
+        return tn__fail(TN_EVALUE, "csv_dataset", "the delimiter cannot be byte %d", o->delimiter);
     }
     return true;
 }
 
-static void fill_base(reading *r) {
-    bool labels = r->d->labels != NULL;
-    const char *const *names = r->d->base.classes;
-    r->d->base = (tn_dataset){.kind = "csv",
-                              .size = r->rows,
-                              .x_dims = TN_DIMS(r->count),
-                              .x_dtype = TN_F32,
-                              .y_dims = {.ndim = r->target < 0 ? -1 : 0},
-                              .y_dtype = labels ? TN_I64 : TN_F32,
-                              .classes = names,
-                              .get = csv_get,
-                              .fields = csv_fields,
-                              .free = csv_free};
-    const csv *d = r->d;
-    size_t rows = (size_t)r->rows;
-    r->d->x_digest = tn__digest_over(d->x, rows * (size_t)r->count * sizeof(*d->x));
-    if (labels) {
-        r->d->y_digest = tn__digest_over(d->labels, rows * sizeof(*d->labels));
-    } else if (d->numbers) {
-        r->d->y_digest = tn__digest_over(d->numbers, rows * sizeof(*d->numbers));
+static tn_dataset *make_dataset(reading *r) {
+    TN_SCOPE;
+    classes *c = &r->classes;
+    bool has = has_classes(r);
+    if (has &&
+        ((!c->given && !sort_classes(c, r->y.labels, r->rows)) ||
+         !tn__grow(&c->texts, c->count + 1, &c->capacity, sizeof(*c->texts), "csv_dataset"))) {
+        return NULL;
     }
+    if (has) { c->texts[c->count] = NULL; }
+    tn_tensor *x = tn__rows_adopt(&r->x, TN_DIMS(r->rows, r->count), TN_F32);
+    tn_tensor *y =
+        r->target < 0 ? NULL : tn__rows_adopt(&r->y, TN_DIMS(r->rows), has ? TN_I64 : TN_F32);
+    return tn__rows_dataset("csv", x, y, has ? (const char *const *)c->texts : NULL);
 }
 
 static void end_reading(reading *r) {
@@ -399,6 +329,8 @@ static void end_reading(reading *r) {
     }
     free(r->header);
     free(r->features);
+    free(r->x);
+    free(r->y.labels);
     classes_free(&r->classes);
     tn__csv_close(&r->file);
 }
@@ -415,16 +347,8 @@ tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {
         return NULL;
     }
     tn__plain_numbers plain = tn__plain_numbers_begin();
-    r.d = tn__calloc(1, sizeof(*r.d));
-    bool done = r.d != NULL;
-    if (!done) { tn__raise(TN_ENOMEM, "csv_dataset", "no memory"); }
-    done = done && give_classes(&r) && take_rows(&r) && keep_classes(&r);
+    tn_dataset *d = give_classes(&r) && take_rows(&r) ? make_dataset(&r) : NULL;
     tn__plain_numbers_end(plain);
-    if (done) {
-        fill_base(&r);
-    } else if (r.d) {
-        csv_free(&r.d->base);
-    }
     end_reading(&r);
-    return done ? &r.d->base : NULL;
+    return d;
 }

@@ -19,9 +19,8 @@ void tn__csv_close(tn__csv *c) {
 }
 
 static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
-    tn__raise(TN_EFORMAT, c->lines.stream.file.operation, "%s: line %lld, column %lld: %s",
-              c->lines.stream.file.path, (long long)line, (long long)c->count, what);
-    return false;
+    return tn__fail(TN_EFORMAT, c->lines.stream.file.operation, "%s: line %lld, column %lld: %s",
+                    c->lines.stream.file.path, (long long)line, (long long)c->count, what);
 }
 
 /* Reserves memory for one more line of text; a field is never longer than it is in the file. A
@@ -29,10 +28,9 @@ static bool raise_quotes(const tn__csv *c, int64_t line, const char *what) {
  * follows. */
 static bool hold_line(tn__csv *c, size_t bytes) {
     if (c->bytes + bytes > TN__LONGEST_LINE) {
-        tn__raise(TN_EFORMAT, c->lines.stream.file.operation,
-                  "%s: the record that begins in line %lld has more than %d bytes",
-                  c->lines.stream.file.path, (long long)c->line, TN__LONGEST_LINE);
-        return false;
+        return tn__fail(TN_EFORMAT, c->lines.stream.file.operation,
+                        "%s: the record that begins in line %lld has more than %d bytes",
+                        c->lines.stream.file.path, (long long)c->line, TN__LONGEST_LINE);
     }
     int64_t wanted = (int64_t)(c->bytes + bytes) + 2;
     return tn__grow(&c->text, wanted, &c->capacity, 1, c->lines.stream.file.operation);

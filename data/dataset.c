@@ -4,6 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/identity.h"
+#include "data/rows.h"
 #include "data/taken.h"
 #include "tern/sys/tensor.h"
 
@@ -40,8 +41,7 @@ bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
                                ? TN_OK
                                : make_digest(d, (tn_digest *)((char *)d + f->offset));
         if (status != TN_OK || tn__pending()) {
-            tn__raise(status, operation, "no digest of the dataset \"%s\"", d->kind);
-            return false;
+            return tn__fail(status, operation, "no digest of the dataset \"%s\"", d->kind);
         }
     }
     tn__fields_put(m, d->fields, d, false);
@@ -56,11 +56,10 @@ bool tn__dataset_put(tn__members *m, tn_dataset *d, const char *operation) {
 /* Whether d may be used; false after raising. */
 static bool is_alive(const tn_dataset *d, const char *operation) {
     if (__atomic_load_n(&d->takers, __ATOMIC_RELAXED) == FREED) {
-        tn__raise(
+        return tn__fail(
             TN_ESTATE, operation,
             "the dataset was freed (a loader, tn_subset or anything else that takes one frees "
             "it with itself; call tn_dataset_keep(d) first to keep it)");
-        return false;
     }
     return true;
 }
@@ -85,12 +84,11 @@ bool tn__dataset_take(tn_dataset *d, const char *operation) {
     if (!d) { return true; }
     if (!is_alive(d, operation)) { return false; }
     if (is_taken(d)) {
-        tn__raise(
+        return tn__fail(
             TN_ESTATE, operation,
             "the dataset \"%s\" belongs to a loader or another dataset already, which frees it "
             "(pass tn_dataset_keep(d) to one of them)",
             d->kind);
-        return false;
     }
     __atomic_fetch_add(&d->takers, 1, __ATOMIC_RELAXED);
     return true;
@@ -159,15 +157,30 @@ typedef struct rows {
     tn_tensor *x, *y;        /* contiguous, one reference each; y may be NULL */
     size_t x_bytes, y_bytes; /* of one row */
     tn_digest x_digest, y_digest;
+    char **names; /* of classes, for one free(); NULL: not its own */
 } rows;
+
+static const void *row_at(const tn_tensor *t, size_t bytes, int64_t i) {
+    return (const char *)tn_data(t) + (size_t)i * bytes;
+}
 
 static tn_status rows_get(tn_dataset *self, tn_example e, void *x, void *y) {
     rows *d = (rows *)self;
     if (!tn__usable(d->x, "tensor_dataset") || (d->y && !tn__usable(d->y, "tensor_dataset"))) {
         return tn_error();
     }
-    memcpy(x, (const char *)tn_data(d->x) + (size_t)e.index * d->x_bytes, d->x_bytes);
-    if (d->y) { memcpy(y, (const char *)tn_data(d->y) + (size_t)e.index * d->y_bytes, d->y_bytes); }
+    memcpy(x, row_at(d->x, d->x_bytes, e.index), d->x_bytes);
+    if (d->y) { memcpy(y, row_at(d->y, d->y_bytes, e.index), d->y_bytes); }
+    return TN_OK;
+}
+
+static tn_status pictures_get(tn_dataset *self, tn_example e, void *x, void *y) {
+    rows *d = (rows *)self;
+    const uint8_t *pixels = row_at(d->x, d->x_bytes, e.index);
+    for (size_t p = 0; p < d->x_bytes; p++) {
+        ((float *)x)[p] = (float)pixels[p] / 255.0f;
+    }
+    memcpy(y, row_at(d->y, d->y_bytes, e.index), d->y_bytes);
     return TN_OK;
 }
 
@@ -191,6 +204,7 @@ static void rows_free(tn_dataset *self) {
     rows *d = (rows *)self;
     tn_release(d->x);
     tn_release(d->y);
+    free(d->names);
     free(d);
 }
 
@@ -202,10 +216,9 @@ static tn_dims row_dims(const tn_tensor *t) {
 static bool has_rows(const tn_tensor *t, const char *name) {
     if (!tn__usable(t, "tensor_dataset")) { return false; }
     if (tn_ndim(t) < 1) {
-        tn__raise(TN_ESHAPE, "tensor_dataset",
-                  "%s is %s: its first dimension should count the examples", name,
-                  tn_shape_text(t));
-        return false;
+        return tn__fail(TN_ESHAPE, "tensor_dataset",
+                        "%s is %s: its first dimension should count the examples", name,
+                        tn_shape_text(t));
     }
     return true;
 }
@@ -243,6 +256,52 @@ tn_dataset *tn_tensor_dataset(tn_tensor *x, tn_tensor *y) {
         d->y_bytes = (size_t)tn_dims_count(d->base.y_dims) * tn_dtype_size(d->base.y_dtype);
     }
     return &d->base;
+}
+
+/* NULL after raising. */
+static char **copy_names(const char *const *names) {
+    size_t count = 0, bytes = 0;
+    for (; names[count]; count++) {
+        bytes += strlen(names[count]) + 1;
+    }
+    char **copy = tn__malloc_for((count + 1) * sizeof(*copy) + bytes, "tensor_dataset");
+    char *to = (char *)(copy ? copy + count + 1 : NULL);
+    for (size_t i = 0; copy && i <= count; i++) {
+        copy[i] = names[i] ? strcpy(to, names[i]) : NULL;
+        to += names[i] ? strlen(to) + 1 : 0;
+    }
+    return copy;
+}
+
+static void free_block(void *block, void *user) {
+    free(block);
+}
+
+tn_tensor *tn__rows_adopt(void *block, tn_dims dims, tn_dtype dtype) {
+    void *at;
+    memcpy(&at, block, sizeof(at));
+    tn_tensor *t = tn_from_memory(at, dims, dtype, free_block, NULL);
+    if (!tn_is_inert(t)) { memset(block, 0, sizeof(at)); }
+    return t;
+}
+
+tn_dataset *tn__rows_dataset(const char *kind, tn_tensor *x, tn_tensor *y,
+                             const char *const *classes) {
+    TN_SCOPE;
+    bool pictures = tn_dtype_of(x) == TN_U8;
+    tn_dataset *d = tn_tensor_dataset(x, y && pictures ? tn_cast(y, TN_I64) : y);
+    if (!d) { return NULL; }
+    d->kind = kind;
+    d->x_dtype = TN_F32;
+    d->get = pictures ? pictures_get : rows_get;
+    char **names = classes ? copy_names(classes) : NULL;
+    ((rows *)d)->names = names;
+    d->classes = (const char *const *)names;
+    if (classes && !names) {
+        rows_free(d);
+        return NULL;
+    }
+    return d;
 }
 
 /* ---- Windows of tokens ----------------------------------------------------------------------- */
@@ -284,13 +343,14 @@ tn_dataset *tn_token_dataset(const int32_t *tokens, int64_t n, int64_t length) {
                   (long long)length, (unsigned long long)length + 1);
         return NULL;
     }
-    windows *d = tokens ? tn__calloc(1, sizeof(*d)) : NULL;
-    bool fit = d && (uint64_t)n <= SIZE_MAX / sizeof(int32_t);
-    int32_t *mine = fit ? tn__malloc((size_t)n * sizeof(int32_t)) : NULL;
+    if (!tokens) {
+        tn__raise(TN_EVALUE, "token_dataset", "NULL instead of %lld tokens", (long long)n);
+        return NULL;
+    }
+    windows *d = tn__calloc_for(1, sizeof(*d), "token_dataset");
+    int32_t *mine = d ? tn__calloc_for((size_t)n, sizeof(*mine), "token_dataset") : NULL;
     if (!mine) {
         free(d);
-        tn__raise(tokens ? TN_ENOMEM : TN_EVALUE, "token_dataset", "%s %lld tokens",
-                  tokens ? "no memory for" : "NULL instead of", (long long)n);
         return NULL;
     }
     d->base = (tn_dataset){.kind = "tokens",

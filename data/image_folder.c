@@ -3,17 +3,15 @@
  */
 #include "core/digest.h"
 #include "core/error.h"
-#include "core/folder.h"
 #include "core/memory.h"
 #include "data/corpus/sources.h"
 #include "data/identity.h"
 #include "data/picture.h"
 #include "tern/transforms.h"
 
-#include <stdio.h>
+#include <errno.h>
 #include <string.h>
 #include <strings.h>
-#include <sys/stat.h>
 
 enum { MOST_SIDE = 16384 };
 
@@ -25,11 +23,11 @@ typedef struct image {
 typedef struct image_folder {
     tn_dataset base;
     bool resize;
-    size_t root; /* bytes of the folder's name, which are not part of the images' names */
+    size_t root; /* bytes of the folder's path, which are not part of the images' names */
     image *images;
     int64_t count, capacity;
     char **classes; /* NULL after the last */
-    int64_t class_count;
+    int64_t class_count, class_capacity;
     tn_digest digest;
 } image_folder;
 
@@ -45,79 +43,77 @@ static bool is_image(const char *path) {
     return found;
 }
 
-/* By folder name, then by image name: torchvision's order. */
+/* By class, by folder, then by image name: torchvision's order. */
 static int compare_images(const void *a, const void *b) {
-    const char *one = ((const image *)a)->path, *two = ((const image *)b)->path;
+    const image *x = a, *y = b;
+    const char *one = x->path, *two = y->path;
+    if (x->label != y->label) { return x->label < y->label ? -1 : 1; }
     size_t n = (size_t)(strrchr(one, '/') - one), m = (size_t)(strrchr(two, '/') - two);
     int order = memcmp(one, two, n < m ? n : m);
     order = order ? order : (n > m) - (n < m);
     return order ? order : strcmp(one + n, two + m);
 }
 
-/* Takes ownership of the path. */
-static bool add_image(image_folder *d, char *path, int64_t bytes, int64_t label) {
+static bool add_image(image_folder *d, const tn__folder_entry *w) {
     if (!tn__grow(&d->images, d->count + 1, &d->capacity, sizeof(*d->images), "image_folder")) {
-        free(path);
         return false;
     }
-    d->images[d->count++] = (image){path, bytes, label};
+    char *path = tn__strdup_for(w->path, "image_folder");
+    if (path) { d->images[d->count++] = (image){path, w->bytes, d->class_count - 1}; }
+    return path != NULL;
+}
+
+/* Whether the class that was found last has an image. */
+static bool check_class(const image_folder *d, const char *folder) {
+    if (d->class_count == 0 || (d->count && d->images[d->count - 1].label == d->class_count - 1)) {
+        return true;
+    }
+    return tn__fail(TN_EVALUE, "image_folder",
+                    "%s/%s: there is no .png, .jpg or .jpeg in this folder", folder,
+                    d->classes[d->class_count - 1]);
+}
+
+static bool add_class(image_folder *d, const char *path) {
+    if (!tn__grow(&d->classes, d->class_count + 2, &d->class_capacity, sizeof(*d->classes),
+                  "image_folder")) {
+        return false;
+    }
+    const char *name = strrchr(path, '/');
+    d->root = (size_t)(name - path);
+    d->classes[d->class_count] = tn__strdup_for(name + 1, "image_folder");
+    if (!d->classes[d->class_count]) { return false; }
+    d->classes[++d->class_count] = NULL;
     return true;
 }
 
-static bool add_class(image_folder *d, const char *folder, int64_t label) {
-    char *path = tn__folder_path(folder, d->classes[label], "image_folder");
-    tn__sources files = {0};
-    int64_t before = d->count;
-    bool done = path && tn__sources_add(&files, path, "image_folder");
-    for (int64_t i = 0; done && i < files.count; i++) {
-        tn__source_file *file = &files.list[i];
-        if (is_image(file->path)) {
-            done = add_image(d, file->path, file->bytes, label);
-            file->path = NULL;
-        }
-    }
-    if (done && d->count == before) {
-        tn__raise(TN_EVALUE, "image_folder", "%s: there is no .png, .jpg or .jpeg in this folder",
-                  path);
-        done = false;
-    }
-    if (done) {
-        qsort(d->images + before, (size_t)(d->count - before), sizeof(*d->images), compare_images);
-    }
-    tn__sources_free(&files);
-    free(path);
-    return done;
-}
-
-/* ---- Classes --------------------------------------------------------------------------------- */
-
-static bool is_folder(const char *folder, const char *name) {
-    struct stat about;
-    char *path = tn__folder_path(folder, name, "image_folder");
-    bool is = path && stat(path, &about) == 0 && S_ISDIR(about.st_mode);
-    free(path);
-    return is;
-}
+typedef struct finding {
+    image_folder *d;
+    const char *folder;
+} finding;
 
 /* A class for each folder in it. */
-static bool find_classes(image_folder *d, const char *folder) {
-    tn__names names = {.count = 0};
-    bool done = tn__names_in(&names, folder, "image_folder");
-    if (done) {
-        d->classes = tn__calloc_for((size_t)names.count + 1, sizeof(char *), "image_folder");
+static bool find_image(const tn__folder_entry *w, void *user) {
+    const finding *f = user;
+    if (w->level == 0 && !w->folder) {
+        return tn__fail(TN_EIO, "image_folder", "%s: %s", w->path, strerror(ENOTDIR));
     }
-    for (int64_t i = 0; d->classes && i < names.count; i++) {
-        if (is_folder(folder, names.list[i])) {
-            d->classes[d->class_count++] = names.list[i];
-            names.list[i] = NULL;
-        }
+    if (w->folder) {
+        return w->level != 1 || (check_class(f->d, f->folder) && add_class(f->d, w->path));
     }
-    tn__names_free(&names);
-    if (d->classes && !tn__pending() && d->class_count == 0) {
-        tn__raise(TN_EVALUE, "image_folder", "%s: there is no folder in it that could be a class",
-                  folder);
+    return w->level < 2 || !is_image(w->path) || add_image(f->d, w);
+}
+
+static bool find_images(image_folder *d, const char *folder) {
+    finding f = {d, folder};
+    if (!tn__folder_walk(folder, find_image, &f, "image_folder") || !check_class(d, folder)) {
+        return false;
     }
-    return d->classes && !tn__pending();
+    if (d->class_count == 0) {
+        return tn__fail(TN_EVALUE, "image_folder",
+                        "%s: there is no folder in it that could be a class", folder);
+    }
+    qsort(d->images, (size_t)d->count, sizeof(*d->images), compare_images);
+    return true;
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
@@ -204,26 +200,14 @@ static bool find_size(image_folder *d, tn_image_folder_options *o) {
     return true;
 }
 
-static bool find_images(image_folder *d, const char *folder) {
-    d->root = strlen(folder);
-    if (!find_classes(d, folder)) { return false; }
-    for (int64_t i = 0; i < d->class_count; i++) {
-        if (!add_class(d, folder, i)) { return false; }
-    }
-    return true;
-}
-
 static bool check_options(const char *folder, tn_image_folder_options o) {
     bool none = o.height == 0 && o.width == 0;
     bool both = o.height > 0 && o.height <= MOST_SIDE && o.width > 0 && o.width <= MOST_SIDE;
-    if (!folder) {
-        tn__raise(TN_EVALUE, "image_folder", "the folder is NULL");
-    } else if (!none && !both) {
-        tn__raise(TN_EVALUE, "image_folder",
-                  "height is %lld but width is %lld (both must be 0, or 1 to %d)",
-                  (long long)o.height, (long long)o.width, MOST_SIDE);
-    }
-    return folder && (none || both);
+    if (!folder) { return tn__fail(TN_EVALUE, "image_folder", "the folder is NULL"); }
+    return none || both ||
+           tn__fail(TN_EVALUE, "image_folder",
+                    "height is %lld but width is %lld (both must be 0, or 1 to %d)",
+                    (long long)o.height, (long long)o.width, MOST_SIDE);
 }
 
 tn_image_folder_options tn_image_folder_defaults(void) {

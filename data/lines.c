@@ -37,10 +37,9 @@ bool tn__lines_hold(tn__text_lines *l, size_t bytes) {
 
 static bool check_kind(const tn__stream *s) {
     if (s->kind.form == TN__FORM_TEXT) { return true; }
-    tn__raise(TN_EFORMAT, s->file.operation, "%s%s%s; expected text (also .gz or .zst)",
-              s->file.path, s->unpacker ? ", decompressed, is " : " is ",
-              s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
-    return false;
+    return tn__fail(TN_EFORMAT, s->file.operation, "%s%s%s; expected text (also .gz or .zst)",
+                    s->file.path, s->unpacker ? ", decompressed, is " : " is ",
+                    s->kind.form == TN__FORM_BINARY ? "binary (it has zero bytes)" : s->kind.is);
 }
 
 bool tn__lines_open(tn__text_lines *l, const char *path, const char *operation) {

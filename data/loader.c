@@ -79,10 +79,9 @@ static bool enter_loader(tn_loader *l, const char *operation) {
         return false;
     }
     if (worker_of == l || __atomic_exchange_n(&l->entered, true, __ATOMIC_ACQUIRE)) {
-        tn__raise(TN_ESTATE, operation,
-                  "the loader is in use, by %s (one thread at a time uses a loader)",
-                  worker_of == l ? "the dataset that it reads" : "another call");
-        return false;
+        return tn__fail(TN_ESTATE, operation,
+                        "the loader is in use, by %s (one thread at a time uses a loader)",
+                        worker_of == l ? "the dataset that it reads" : "another call");
     }
     return true;
 }
@@ -142,11 +141,8 @@ static bool start_workers(tn_loader *l) {
         failed = tn__thread_start(&l->workers[l->started], worker_run, l);
         l->started += !failed;
     }
-    if (failed) {
-        tn__raise(TN_ENOMEM, "loader", "thread %d of %d could not be started: %s", l->started + 1,
-                  l->options.threads, strerror(failed));
-    }
-    return !failed;
+    return !failed || tn__fail(TN_ENOMEM, "loader", "thread %d of %d could not be started: %s",
+                               l->started + 1, l->options.threads, strerror(failed));
 }
 
 static void stop_workers(tn_loader *l) {
@@ -174,22 +170,18 @@ static bool dims_valid(const tn_dataset *d, tn_dims dims) {
 }
 
 static bool check_arguments(const tn_dataset *d, const tn_loader_options *o) {
-    if (!d) {
-        tn__raise(TN_EVALUE, "loader", "the dataset is NULL");
-        return false;
-    }
+    if (!d) { return tn__fail(TN_EVALUE, "loader", "the dataset is NULL"); }
     if (d->size < 0 || !d->get || !dims_valid(d, d->x_dims) ||
         (d->y_dims.ndim >= 0 && !dims_valid(d, d->y_dims))) {
-        tn__raise(TN_EVALUE, "loader",
-                  "the dataset \"%s\" has no get, a negative size or invalid dimensions", d->kind);
-        return false;
+        return tn__fail(TN_EVALUE, "loader",
+                        "the dataset \"%s\" has no get, a negative size or invalid dimensions",
+                        d->kind);
     }
     if (!tn__options_made(o->from_defaults, "loader", "tn_loader")) { return false; }
     const char *wrong = TN__BEYOND({"batch", o->batch, 1, 0}, {"epochs", o->epochs, 0, 0},
                                    {"threads", o->threads, 0, 1024},
                                    {"prefetch", o->threads ? o->prefetch : 1, 1, 1024});
-    if (wrong) { tn__raise(TN_EVALUE, "loader", "%s", wrong); }
-    return !wrong;
+    return !wrong || tn__fail(TN_EVALUE, "loader", "%s", wrong);
 }
 
 /* The last epoch that a place may have: far enough from INT64_MAX that numbers never overflow. */
@@ -202,16 +194,15 @@ static bool count_batches(tn_loader *l) {
     const tn_loader_options *o = &l->options;
     const tn_sampler *s = &l->reads.sampler;
     if (s->kind == TN_SAMPLE_BUCKETED && s->batch != o->batch) {
-        tn__raise(TN_EVALUE, "loader", "batches of %lld, but the sampler makes buckets for %lld",
-                  (long long)o->batch, (long long)s->batch);
-        return false;
+        return tn__fail(TN_EVALUE, "loader",
+                        "batches of %lld, but the sampler makes buckets for %lld",
+                        (long long)o->batch, (long long)s->batch);
     }
     l->examples = tn_sampler_count(s, l->reads.dataset->size);
     l->batches = l->examples / o->batch + (!o->drop_last && l->examples % o->batch ? 1 : 0);
     if (l->batches == 0) {
-        tn__raise(TN_EVALUE, "loader", "no batch of %lld in an epoch of %lld examples",
-                  (long long)o->batch, (long long)l->examples);
-        return false;
+        return tn__fail(TN_EVALUE, "loader", "no batch of %lld in an epoch of %lld examples",
+                        (long long)o->batch, (long long)l->examples);
     }
     bool endless = o->epochs == 0 || o->epochs > last_epoch(l);
     l->pass = endless ? 0 : o->epochs * l->batches;
@@ -339,10 +330,7 @@ static bool next_batch(tn_loader *l, tn_batch *batch) {
 }
 
 bool tn_loader_next(tn_loader *l, tn_batch *batch) {
-    if (!batch) {
-        tn__raise(TN_EVALUE, "loader_next", "the batch is NULL");
-        return false;
-    }
+    if (!batch) { return tn__fail(TN_EVALUE, "loader_next", "the batch is NULL"); }
     *batch = (tn_batch){0};
     if (!l || tn_error() != TN_OK || !enter_loader(l, "loader_next")) { return false; }
     tn__span span;

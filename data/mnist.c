@@ -9,8 +9,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "data/corpus/stream.h"
-#include "data/identity.h"
-#include "tern/data.h"
+#include "data/rows.h"
 
 #include <endian.h>
 #include <errno.h>
@@ -19,17 +18,10 @@
 
 enum { SIDE = 28, PIXELS = SIDE * SIDE, MOST_EXAMPLES = 1000000, CHUNK = 1 << 20 };
 
-/* A file: its header, a number in it, and so many examples. */
 typedef struct idx {
-    uint8_t *data;
+    uint8_t *data; /* of the file: a header and so many examples */
     int64_t count;
 } idx;
-
-typedef struct mnist {
-    tn_dataset base;
-    idx images, labels;
-    tn_digest pixels_digest, labels_digest;
-} mnist;
 
 /* ---- One idx file ---------------------------------------------------------------------------- */
 
@@ -74,9 +66,8 @@ static bool idx_get(idx *f, tn__stream *s, size_t most, size_t *bytes) {
         got = tn__stream_read(s, f->data + *bytes, (size_t)capacity - *bytes);
         *bytes += got > 0 ? (size_t)got : 0;
         if (*bytes > most) {
-            tn__raise(TN_EFORMAT, "mnist", "%s has more than %d examples", s->file.path,
-                      MOST_EXAMPLES);
-            return false;
+            return tn__fail(TN_EFORMAT, "mnist", "%s has more than %d examples", s->file.path,
+                            MOST_EXAMPLES);
         }
     } while (got >= 0 && *bytes == (size_t)capacity);
     return got >= 0;
@@ -86,15 +77,13 @@ static bool idx_check(idx *f, const char *path, size_t bytes, const idx_kind *k)
     uint32_t count;
     if (bytes < k->head_bytes || memcmp(f->data, k->head, 4) != 0 ||
         memcmp(f->data + 8, k->head + 8, k->head_bytes - 8) != 0) {
-        tn__raise(TN_EFORMAT, "mnist", "%s is not an idx file of %s", path, k->what);
-        return false;
+        return tn__fail(TN_EFORMAT, "mnist", "%s is not an idx file of %s", path, k->what);
     }
     memcpy(&count, f->data + 4, sizeof(count));
     f->count = be32toh(count);
     if (bytes != k->head_bytes + (size_t)f->count * k->each) {
-        tn__raise(TN_EFORMAT, "mnist", "%s: its header says %lld %s, but %zu bytes follow", path,
-                  (long long)f->count, k->what, bytes - k->head_bytes);
-        return false;
+        return tn__fail(TN_EFORMAT, "mnist", "%s: its header says %lld %s, but %zu bytes follow",
+                        path, (long long)f->count, k->what, bytes - k->head_bytes);
     }
     return true;
 }
@@ -112,74 +101,47 @@ static bool idx_read(idx *f, const char *folder, const idx_kind *k, bool train) 
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
 
-static tn_status mnist_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    const mnist *d = (const mnist *)self;
-    const uint8_t *from = d->images.data + of_images.head_bytes + e.index * PIXELS;
-    float *image = x;
-    for (int p = 0; p < PIXELS; p++) {
-        image[p] = (float)from[p] / 255.0f;
+static bool check_examples(const idx *images, const idx *labels, const char *folder) {
+    const uint8_t *label = labels->data + of_labels.head_bytes;
+    if (images->count != labels->count) {
+        return tn__fail(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
+                        (long long)images->count, (long long)labels->count);
     }
-    *(int64_t *)y = d->labels.data[of_labels.head_bytes + (size_t)e.index];
-    return TN_OK;
-}
-
-static const tn_field mnist_fields[] = {
-    TN_FIELD_AS("digest of images", mnist, pixels_digest),
-    TN_FIELD_AS("digest of labels", mnist, labels_digest),
-    {0},
-};
-
-static void mnist_free(tn_dataset *self) {
-    mnist *d = (mnist *)self;
-    free(d->images.data);
-    free(d->labels.data);
-    free(d);
-}
-
-static bool mnist_read(mnist *d, const char *folder, bool train) {
-    if (!idx_read(&d->images, folder, &of_images, train) ||
-        !idx_read(&d->labels, folder, &of_labels, train)) {
-        return false;
-    }
-    int64_t images = d->images.count, labels = d->labels.count;
-    const uint8_t *label = d->labels.data + of_labels.head_bytes;
-    if (images != labels) {
-        tn__raise(TN_EFORMAT, "mnist", "%s has %lld images but %lld labels", folder,
-                  (long long)images, (long long)labels);
-        return false;
-    }
-    for (int64_t i = 0; i < labels; i++) {
+    for (int64_t i = 0; i < labels->count; i++) {
         if (label[i] > 9) {
-            tn__raise(TN_EFORMAT, "mnist", "%s: label %lld is %d, not a digit", folder,
-                      (long long)i, label[i]);
-            return false;
+            return tn__fail(TN_EFORMAT, "mnist", "%s: label %lld is %d, not a digit", folder,
+                            (long long)i, label[i]);
         }
     }
-    d->base.size = images;
-    d->pixels_digest =
-        tn__digest_over(d->images.data + of_images.head_bytes, (size_t)images * PIXELS);
-    d->labels_digest = tn__digest_over(label, (size_t)labels);
     return true;
 }
 
+/* What follows the header. */
+static tn_tensor *idx_elements(idx *f, const idx_kind *k, tn_dims dims) {
+    int64_t head = (int64_t)k->head_bytes, bytes = f->count * (int64_t)k->each;
+    tn_tensor *all = tn__rows_adopt(&f->data, TN_DIMS(head + bytes), TN_U8);
+    return tn_reshape(tn_narrow(all, 0, head, bytes), dims);
+}
+
+static tn_dataset *make_dataset(idx *images, idx *labels) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_tensor *x = idx_elements(images, &of_images, TN_DIMS(images->count, 1, SIDE, SIDE));
+    return tn__rows_dataset("mnist", x, idx_elements(labels, &of_labels, TN_DIMS(labels->count)),
+                            NULL);
+}
+
 tn_dataset *tn_mnist(const char *folder, bool train) {
-    mnist *d = folder ? tn__calloc(1, sizeof(*d)) : NULL;
-    if (!d) {
-        tn__raise(folder ? TN_ENOMEM : TN_EVALUE, "mnist", "%s",
-                  folder ? "no memory" : "the folder is NULL");
+    idx images = {0}, labels = {0};
+    if (!folder) {
+        tn__raise(TN_EVALUE, "mnist", "the folder is NULL");
         return NULL;
     }
-    d->base = (tn_dataset){.kind = "mnist",
-                           .x_dims = TN_DIMS(1, SIDE, SIDE),
-                           .y_dims = TN_DIMS(),
-                           .x_dtype = TN_F32,
-                           .y_dtype = TN_I64,
-                           .get = mnist_get,
-                           .fields = mnist_fields,
-                           .free = mnist_free};
-    if (!mnist_read(d, folder, train)) {
-        mnist_free(&d->base);
-        return NULL;
-    }
-    return &d->base;
+    bool done = idx_read(&images, folder, &of_images, train) &&
+                idx_read(&labels, folder, &of_labels, train) &&
+                check_examples(&images, &labels, folder);
+    tn_dataset *d = done ? make_dataset(&images, &labels) : NULL;
+    free(images.data);
+    free(labels.data);
+    return d;
 }

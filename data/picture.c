@@ -12,44 +12,36 @@
 /* PIL's limit; 512 MiB. */
 enum { MOST_PIXELS = 178956970 };
 
-bool tn__picture_begin(tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
+bool tn__picture_begin(const tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
                        size_t density) {
     enum { HEAD = 1 << 16 /* pixels that any file may have: a small one is mostly tables */ };
     size_t pixels = (size_t)height * (size_t)width;
     if (pixels > MOST_PIXELS || pixels > HEAD + density * f->count) {
-        snprintf(f->wrong, sizeof(f->wrong), "it says %lld x %lld pixels, more than %s",
-                 (long long)width, (long long)height,
-                 pixels > MOST_PIXELS ? "this reader takes" : "its bytes can hold");
-        return false;
+        return tn__fail(TN_EFORMAT, f->operation, "%s: it says %lld x %lld pixels, more than %s",
+                        f->path, (long long)width, (long long)height,
+                        pixels > MOST_PIXELS ? "this reader takes" : "its bytes can hold");
     }
     *p = (tn__picture){height, width, tn__malloc(3 * pixels)};
-    f->no_memory = !p->pixels;
-    return !f->no_memory;
+    return p->pixels || tn__fail(TN_ENOMEM, f->operation, "%s: no memory for the picture", f->path);
 }
 
-static bool decode_file(tn__picture_file *f, tn__picture *p) {
+static bool decode_file(const tn__picture_file *f, tn__picture *p) {
     static const unsigned char png[] = {0x89, 'P', 'N', 'G', '\r', '\n', 0x1a, '\n'};
     if (f->count >= sizeof(png) && memcmp(f->bytes, png, sizeof(png)) == 0) {
         return tn__png_decode(f, p);
     }
     if (f->count >= 3 && memcmp(f->bytes, "\xff\xd8\xff", 3) == 0) { return tn__jpeg_decode(f, p); }
-    strcpy(f->wrong, "it is neither a PNG nor a JPEG file");
-    return false;
+    return tn__fail(TN_EFORMAT, f->operation, "%s: it is neither a PNG nor a JPEG file", f->path);
 }
 
 bool tn__picture_read(tn__picture *p, const char *path, const char *operation) {
     tn__picture_file f = {.path = path, .operation = operation};
     *p = (tn__picture){0};
     char *bytes = tn__read_whole(path, &f.count, operation);
-    if (!bytes) { return false; }
     f.bytes = (const unsigned char *)bytes;
-    bool done = decode_file(&f, p);
+    bool done = bytes && decode_file(&f, p);
     free(bytes);
-    if (!done) {
-        tn__picture_free(p);
-        tn__raise(f.no_memory ? TN_ENOMEM : TN_EFORMAT, operation, "%s: %s", path,
-                  f.no_memory ? "no memory for the picture" : f.wrong);
-    }
+    if (!done) { tn__picture_free(p); }
     return done;
 }
 

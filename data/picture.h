@@ -25,17 +25,15 @@ typedef struct tn__picture_file {
     const unsigned char *bytes;
     size_t count;
     const char *path, *operation;
-    bool no_memory;
-    char wrong[200]; /* "": nothing yet */
 } tn__picture_file;
 
-/* Both fill p. If they fail they do not raise: no_memory or wrong says why. */
-bool tn__png_decode(tn__picture_file *f, tn__picture *p);
-bool tn__jpeg_decode(tn__picture_file *f, tn__picture *p);
+/* Both fill p. False after raising. */
+bool tn__png_decode(const tn__picture_file *f, tn__picture *p);
+bool tn__jpeg_decode(const tn__picture_file *f, tn__picture *p);
 
 /* Allocates the pixels that a header announces, if a file of this length can contain that many at
- * `density` pixels per byte. False as above. */
-bool tn__picture_begin(tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
+ * `density` pixels per byte. False after raising. */
+bool tn__picture_begin(const tn__picture_file *f, tn__picture *p, int64_t height, int64_t width,
                        size_t density);
 
 #endif

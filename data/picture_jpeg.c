@@ -3,6 +3,7 @@
  * Its errors longjmp to guard_read. So do its warnings that pixels are lost: it would fill in grey,
  * which would go unnoticed in a training set.
  */
+#include "core/error.h"
 #include "data/picture.h"
 
 #include <setjmp.h>
@@ -20,7 +21,7 @@ typedef struct reading {
     struct jpeg_error_mgr errors;
     struct jpeg_progress_mgr progress;
     jmp_buf back;
-    tn__picture_file *file;
+    const tn__picture_file *file;
     tn__picture *picture;
 } reading;
 
@@ -29,12 +30,10 @@ typedef struct reading {
 static void leave_reading(j_common_ptr jpeg) {
     reading *r = jpeg->client_data;
     char text[JMSG_LENGTH_MAX];
-    r->file->no_memory |= jpeg->err->msg_code == JERR_OUT_OF_MEMORY;
-    if (!r->file->wrong[0]) {
-        jpeg->err->format_message(jpeg, text);
-        snprintf(r->file->wrong, sizeof(r->file->wrong), "JPEG, at byte %zu: %.150s",
-                 r->jpeg.src ? r->file->count - r->jpeg.src->bytes_in_buffer : 0, text);
-    }
+    bool memory = jpeg->err->msg_code == JERR_OUT_OF_MEMORY;
+    jpeg->err->format_message(jpeg, text);
+    tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, r->file->operation, "%s: JPEG, at byte %zu: %.150s",
+              r->file->path, r->jpeg.src ? r->file->count - r->jpeg.src->bytes_in_buffer : 0, text);
     longjmp(r->back, 1);
 }
 
@@ -52,9 +51,9 @@ static void pass_message(j_common_ptr jpeg) {}
 static void look_at_scans(j_common_ptr jpeg) {
     reading *r = jpeg->client_data;
     if (r->jpeg.input_scan_number > MOST_SCANS) {
-        snprintf(r->file->wrong, sizeof(r->file->wrong), "JPEG: it has more than %d scans",
-                 MOST_SCANS);
-        leave_reading(jpeg);
+        tn__raise(TN_EFORMAT, r->file->operation, "%s: JPEG: it has more than %d scans",
+                  r->file->path, MOST_SCANS);
+        longjmp(r->back, 1);
     }
 }
 
@@ -112,7 +111,7 @@ static bool guard_read(reading *r) {
     return true;
 }
 
-bool tn__jpeg_decode(tn__picture_file *f, tn__picture *p) {
+bool tn__jpeg_decode(const tn__picture_file *f, tn__picture *p) {
     reading r = {.file = f, .picture = p};
     r.jpeg.client_data = &r;
     r.jpeg.err = jpeg_std_error(&r.errors);

@@ -3,15 +3,14 @@
 #include "data/picture.h"
 
 static bool raise_absent(const tn__picture_file *f) {
-    tn__raise(TN_EUNSUPPORTED, f->operation,
-              "%s: this build has no libpng and libjpeg (-Dimages=enabled)", f->path);
-    return false;
+    return tn__fail(TN_EUNSUPPORTED, f->operation,
+                    "%s: this build has no libpng and libjpeg (-Dimages=enabled)", f->path);
 }
 
-bool tn__png_decode(tn__picture_file *f, tn__picture *p) {
+bool tn__png_decode(const tn__picture_file *f, tn__picture *p) {
     return raise_absent(f);
 }
 
-bool tn__jpeg_decode(tn__picture_file *f, tn__picture *p) {
+bool tn__jpeg_decode(const tn__picture_file *f, tn__picture *p) {
     return raise_absent(f);
 }

@@ -3,15 +3,15 @@
  * Its errors longjmp to guard_read. Chunks that no pixel depends on are skipped: profiles and
  * gamma, which PIL does not apply either, and texts, which may be decompression bombs.
  */
+#include "core/error.h"
 #include "core/memory.h"
 #include "data/picture.h"
 
 #include <png.h>
-#include <stdio.h>
 #include <string.h>
 
 typedef struct reading {
-    tn__picture_file *file;
+    const tn__picture_file *file;
     size_t at; /* in the file */
     png_structp png;
     png_infop info;
@@ -27,20 +27,23 @@ static void give_bytes(png_structp png, png_bytep to, size_t bytes) {
     r->at += bytes;
 }
 
-static void keep_error(png_structp png, png_const_charp text) {
-    reading *r = png_get_error_ptr(png);
-    if (!r->file->wrong[0]) {
-        snprintf(r->file->wrong, sizeof(r->file->wrong), "PNG, at byte %zu: %s", r->at, text);
-    }
+static void raise_png(png_structp png, png_const_charp text) {
+    const reading *r = png_get_error_ptr(png);
+    tn__raise(TN_EFORMAT, r->file->operation, "%s: PNG, at byte %zu: %s", r->file->path, r->at,
+              text);
     png_longjmp(png, 1);
 }
 
 static void pass_warning(png_structp png, png_const_charp text) {}
 
+static void raise_memory(const tn__picture_file *f) {
+    tn__raise(TN_ENOMEM, f->operation, "%s: no memory for the picture", f->path);
+}
+
 static void *give_memory(png_structp png, png_alloc_size_t bytes) {
-    reading *r = png_get_mem_ptr(png);
+    const reading *r = png_get_mem_ptr(png);
     void *block = tn__malloc(bytes);
-    r->file->no_memory |= !block;
+    if (!block) { raise_memory(r->file); }
     return block;
 }
 
@@ -94,13 +97,13 @@ static bool guard_read(reading *r) {
     return true;
 }
 
-bool tn__png_decode(tn__picture_file *f, tn__picture *p) {
+bool tn__png_decode(const tn__picture_file *f, tn__picture *p) {
     reading r = {.file = f, .picture = p};
-    r.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r, keep_error, pass_warning, &r,
+    r.png = png_create_read_struct_2(PNG_LIBPNG_VER_STRING, &r, raise_png, pass_warning, &r,
                                      give_memory, take_memory);
     r.info = r.png ? png_create_info_struct(r.png) : NULL;
-    bool done = r.info && guard_read(&r);
-    f->no_memory |= !r.info;
+    bool done = r.info && guard_read(&r) && !tn__pending();
+    if (!r.info) { raise_memory(f); }
     png_destroy_read_struct(&r.png, &r.info, NULL);
     return done;
 }

@@ -81,55 +81,47 @@ int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
 
 /* ---- By weights ------------------------------------------------------------------------------ */
 
-/* A new table, not yet filled. Inert after raising. */
-static tn_tensor *make_table(tn_tensor *from, tn_dtype dtype, const char *operation) {
+/* The numbers of all examples, contiguous and on the CPU. Inert after raising. */
+static tn_tensor *read_numbers(tn_tensor *from, tn_dtype dtype, const char *operation) {
     if (!tn__usable(from, operation)) { return tn_inert(); }
     if (tn_ndim(from) != 1 || tn_count(from) < 1) {
         tn__raise(TN_ESHAPE, operation, "%s is not one number for each example",
                   tn_shape_text(from));
         return tn_inert();
     }
-    return tn_empty_on(tn_cpu(), tn_shape(from), dtype);
+    return tn_contiguous(tn_to(tn_cast(from, dtype), tn_cpu()));
 }
 
 static bool sum_weights(const double *weights, int64_t n, double *sums) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
         if (!(weights[i] >= 0)) {
-            tn__raise(TN_EVALUE, "weighted_sampler", "weight %lld is %g (0 at least)", (long long)i,
-                      weights[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "weighted_sampler", "weight %lld is %g (0 at least)",
+                            (long long)i, weights[i]);
         }
         sums[i] = sum += weights[i];
     }
     if (!isnormal(sum)) { /* a fraction of a denormal sum may round up to the whole sum */
-        tn__raise(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
-        return false;
+        return tn__fail(TN_EVALUE, "weighted_sampler", "the sum of the weights is %g", sum);
     }
     return true;
 }
 
 tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed) {
     TN_NO_GRAD;
-    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
-    s.table = make_table(weights, TN_F64, "weighted_sampler");
-    if (tn_is_inert(s.table)) { return s; }
     TN_SCOPE;
+    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
+    const tn_tensor *f64 = read_numbers(weights, TN_F64, "weighted_sampler");
     const char *wrong = TN__BEYOND({"draws", draws, 1, 0});
     if (wrong) {
         tn__raise(TN_EVALUE, "weighted_sampler", "%s", wrong);
-    } else if (!tn_dtype_is_float(tn_dtype_of(weights))) {
+    } else if (!tn_is_inert(f64) && !tn_dtype_is_float(tn_dtype_of(weights))) {
         tn__raise(TN_EDTYPE, "weighted_sampler", "the weights are %s (they must be floats)",
                   tn_dtype_name(tn_dtype_of(weights)));
     }
-    if (tn__pending()) {
-        s.table = tn_inert();
-        return s;
-    }
-    const tn_tensor *f64 = tn_contiguous(tn_to(tn_cast(weights, TN_F64), tn_cpu()));
-    if (tn_is_inert(f64) || !sum_weights(tn_data(f64), tn_count(f64), tn_data_mut(s.table))) {
-        s.table = tn_inert();
-    }
+    tn_tensor *table = tn__pending() ? tn_inert() : tn_empty_on(tn_cpu(), tn_shape(f64), TN_F64);
+    bool done = !tn_is_inert(table) && sum_weights(tn_data(f64), tn_count(f64), tn_data_mut(table));
+    s.table = tn_return(done ? table : tn_inert());
     return s;
 }
 
@@ -179,26 +171,21 @@ static bool sort_lengths(const int64_t *lengths, int64_t n, int64_t *order) {
 
 tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, uint64_t seed) {
     TN_NO_GRAD;
+    TN_SCOPE;
     tn_sampler s = {
         .kind = TN_SAMPLE_BUCKETED, .seed = seed, .parts = 1, .batch = batch, .bucket = bucket};
-    s.table = make_table(lengths, TN_I64, "bucket_sampler");
-    if (tn_is_inert(s.table)) { return s; }
-    TN_SCOPE;
+    const tn_tensor *i64 = read_numbers(lengths, TN_I64, "bucket_sampler");
     const char *wrong = TN__BEYOND({"batch", batch, 1, 0}, {"bucket", bucket, 1, 0});
     if (wrong) {
         tn__raise(TN_EVALUE, "bucket_sampler", "%s", wrong);
-    } else if (tn_dtype_of(lengths) != TN_I64) {
+    } else if (!tn_is_inert(i64) && tn_dtype_of(lengths) != TN_I64) {
         tn__raise(TN_EDTYPE, "bucket_sampler", "the lengths are %s (they must be i64)",
                   tn_dtype_name(tn_dtype_of(lengths)));
     }
-    if (tn__pending()) {
-        s.table = tn_inert();
-        return s;
-    }
-    const tn_tensor *i64 = tn_contiguous(tn_to(lengths, tn_cpu()));
-    if (tn_is_inert(i64) || !sort_lengths(tn_data(i64), tn_count(i64), tn_data_mut(s.table))) {
-        s.table = tn_inert();
-    }
+    tn_tensor *table = tn__pending() ? tn_inert() : tn_empty_on(tn_cpu(), tn_shape(i64), TN_I64);
+    bool done =
+        !tn_is_inert(table) && sort_lengths(tn_data(i64), tn_count(i64), tn_data_mut(table));
+    s.table = tn_return(done ? table : tn_inert());
     return s;
 }
 
@@ -232,20 +219,18 @@ void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step) {
 /* Whether the sampler is valid for this many examples and has the table that it needs. */
 static bool sampler_fits(const tn_sampler *s, int64_t size) {
     if (s->parts < 1 || s->part < 0 || s->part >= s->parts) {
-        tn__raise(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
-                  (long long)s->part, (long long)s->parts);
-        return false;
+        return tn__fail(TN_EVALUE, "sampler", "part %lld of %lld (parts count from 0)",
+                        (long long)s->part, (long long)s->parts);
     }
     bool weighted = s->kind == TN_SAMPLE_WEIGHTED, bucketed = s->kind == TN_SAMPLE_BUCKETED;
     if (!weighted && !bucketed) { return true; }
     if (!tn__usable(s->table, "sampler")) { return false; }
     bool sound = weighted ? s->draws > 0 : s->batch > 0 && s->bucket > 0;
     if (tn_count(s->table) != size || !sound) {
-        tn__raise(TN_EVALUE, "sampler",
-                  "a sampler %s of %lld examples, but the dataset has %lld, or numbers below 1",
-                  weighted ? "by weights" : "by lengths", (long long)tn_count(s->table),
-                  (long long)size);
-        return false;
+        return tn__fail(
+            TN_EVALUE, "sampler",
+            "a sampler %s of %lld examples, but the dataset has %lld, or numbers below 1",
+            weighted ? "by weights" : "by lengths", (long long)tn_count(s->table), (long long)size);
     }
     return true;
 }

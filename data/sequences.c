@@ -87,16 +87,15 @@ static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_
         }
         if (own.ndim != first.ndim ||
             memcmp(own.size, first.size, (size_t)own.ndim * sizeof(*own.size)) != 0) {
-            tn__raise(TN_ESHAPE, operation,
-                      "%s[%lld] is %s but %s[0] is %s (only the first sizes may differ)", name,
-                      (long long)i, tn_shape_text(list[i]), name, tn_shape_text(list[0]));
-            return false;
+            return tn__fail(TN_ESHAPE, operation,
+                            "%s[%lld] is %s but %s[0] is %s (only the first sizes may differ)",
+                            name, (long long)i, tn_shape_text(list[i]), name,
+                            tn_shape_text(list[0]));
         }
         if (tn_dtype_of(list[i]) != tn_dtype_of(list[0])) {
-            tn__raise(TN_EDTYPE, operation, "%s[%lld] is %s but %s[0] is %s", name, (long long)i,
-                      tn_dtype_name(tn_dtype_of(list[i])), name,
-                      tn_dtype_name(tn_dtype_of(list[0])));
-            return false;
+            return tn__fail(TN_EDTYPE, operation, "%s[%lld] is %s but %s[0] is %s", name,
+                            (long long)i, tn_dtype_name(tn_dtype_of(list[i])), name,
+                            tn_dtype_name(tn_dtype_of(list[0])));
         }
     }
     return true;

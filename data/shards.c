@@ -40,7 +40,6 @@ typedef struct shard {
     int64_t count; /* tokens */
     int64_t pairs; /* 0 in a shard of another kind */
     int64_t first; /* number of its first window */
-    int64_t windows;
     char *path;
 } shard;
 
@@ -80,15 +79,14 @@ static bool check_kind(const shard *s, const beginning *b) {
     tn__kind kind = tn__kind_of(b->at, b->bytes, s->file.bytes);
     bool packed = kind.form == TN__FORM_GZIP || kind.form == TN__FORM_ZSTD;
     if (packed || (kind.form == TN__FORM_TEXT && is_text(s, b))) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s is %s, not tokens: %s`tern tokens %s --tokenizer … --out …` makes them",
-                  s->path, kind.is, packed ? "if it has text in it, " : "", s->path);
-    } else if (kind.form == TN__FORM_OTHER) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s is %s, not tokens as `tern tokens`, llm.c and nanoGPT write them", s->path,
-                  kind.is);
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s is %s, not tokens: %s`tern tokens %s --tokenizer … --out …` makes them",
+                        s->path, kind.is, packed ? "if it has text in it, " : "", s->path);
     }
-    return !tn__pending();
+    return kind.form != TN__FORM_OTHER ||
+           tn__fail(TN_EFORMAT, "token_shards",
+                    "%s is %s, not tokens as `tern tokens`, llm.c and nanoGPT write them", s->path,
+                    kind.is);
 }
 
 /* What the header of each kind says. */
@@ -114,23 +112,20 @@ static const struct form *form_of(const beginning *b) {
 /* Checks the header against what follows it. */
 static bool check_head(shard *s, const beginning *b, const struct form *form) {
     if (word_at(b, 1) != form->version) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: version %" PRIu32 " of this format; version %" PRIu32 " is read here",
-                  s->path, word_at(b, 1), form->version);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s: version %" PRIu32 " of this format; version %" PRIu32 " is read here",
+                        s->path, word_at(b, 1), form->version);
     }
     size_t said = word_at(b, 2), pairs = form->mark ? word_at(b, 3) : 0;
     size_t bytes = s->file.bytes - s->head;
     if (said * (size_t)form->width + pairs * sizeof(uint64_t) != bytes) {
-        if (form->mark) {
-            tn__raise(TN_EFORMAT, "token_shards",
-                      "%s: its header says %zu tokens and %zu pairs, but %zu bytes follow", s->path,
-                      said, pairs, bytes);
-        } else {
-            tn__raise(TN_EFORMAT, "token_shards", "%s: its header says %zu tokens but %zu follow",
-                      s->path, said, bytes / (size_t)form->width);
-        }
-        return false;
+        return form->mark
+                   ? tn__fail(TN_EFORMAT, "token_shards",
+                              "%s: its header says %zu tokens and %zu pairs, but %zu bytes follow",
+                              s->path, said, pairs, bytes)
+                   : tn__fail(TN_EFORMAT, "token_shards",
+                              "%s: its header says %zu tokens but %zu follow", s->path, said,
+                              bytes / (size_t)form->width);
     }
     s->count = (int64_t)said;
     s->pairs = (int64_t)pairs;
@@ -146,10 +141,9 @@ static bool find_tokens(shard *s, const beginning *b) {
     s->mark = form ? form->mark : 0;
     size_t bytes = s->file.bytes - s->head;
     if (bytes % (size_t)s->width != 0) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: %zu bytes of tokens, which is not a whole number of %d-bit tokens", s->path,
-                  bytes, 8 * s->width);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s: %zu bytes of tokens, which is not a whole number of %d-bit tokens",
+                        s->path, bytes, 8 * s->width);
     }
     if (form) { return check_head(s, b, form); }
     s->count = (int64_t)(bytes / 2);
@@ -164,8 +158,7 @@ static bool shard_begin(shard *s, const char *path) {
     if (!s->path) { return false; }
     if (!tn__reader_open(&s->file, s->path, "token_shards")) { return false; }
     if (fstat(s->file.fd, &about) != 0 || about.st_size == 0) {
-        tn__raise(TN_EFORMAT, "token_shards", "%s: the file is empty", path);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards", "%s: the file is empty", path);
     }
     s->inode = about.st_ino;
     s->device = about.st_dev;
@@ -209,11 +202,10 @@ static bool pair_get(const shard *s, int64_t i, int64_t *from, int64_t *to) {
     if (!shard_read(s, at, i > 0 ? ends : ends + 1, bytes)) { return false; }
     uint64_t begin = le64toh(ends[0]), end = le64toh(ends[1]);
     if (begin >= end || end > (uint64_t)s->count) {
-        tn__raise(TN_EFORMAT, "token_shards",
-                  "%s: pair %" PRId64 " should be between tokens %" PRIu64 " and %" PRIu64
-                  " of %" PRId64,
-                  s->path, i, begin, end, s->count);
-        return false;
+        return tn__fail(TN_EFORMAT, "token_shards",
+                        "%s: pair %" PRId64 " should be between tokens %" PRIu64 " and %" PRIu64
+                        " of %" PRId64,
+                        s->path, i, begin, end, s->count);
     }
     *from = (int64_t)begin;
     *to = (int64_t)end;
@@ -259,10 +251,6 @@ static tn_status raise_outside(const shards *d, const shard *s, const unsigned c
                      s->path, from + i, token_at(s, tokens, i) & ~(int64_t)s->mark, d->vocab);
 }
 
-static int64_t target_of(const shard *s, int64_t token) {
-    return token & s->mark ? NO_TARGET : token;
-}
-
 /* Reads n tokens, from `from` on, to x, and as targets those one token later to y. The file's
  * tokens are first read into y, which has room for them, and then widened. */
 static tn_status read_window(const shards *d, const shard *s, int64_t from, int64_t n, int64_t *x,
@@ -277,7 +265,8 @@ static tn_status read_window(const shards *d, const shard *s, int64_t from, int6
     }
     if (most >= d->vocab) { return raise_outside(d, s, tokens, from); }
     for (int64_t t = 0; t < n; t++) {
-        y[t] = target_of(s, t + 1 < n ? x[t + 1] : last);
+        int64_t next = t + 1 < n ? x[t + 1] : last;
+        y[t] = next & s->mark ? NO_TARGET : next;
         x[t] &= id;
     }
     return TN_OK;
@@ -303,15 +292,9 @@ static tn_status read_pair(const shards *d, const shard *s, int64_t i, int64_t *
     return TN_OK;
 }
 
+/* The last window may reach beyond the file's end, and windows that slide, but the first, repeat
+ * targets. */
 static tn_status shards_get(tn_dataset *self, tn_example e, void *x, void *y) {
-    const shards *d = (const shards *)self;
-    const shard *s = shard_of(d, e.index);
-    if (s->mark) { return read_pair(d, s, e.index - s->first, x, y); }
-    return read_window(d, s, (e.index - s->first) * d->stride, d->length, x, y);
-}
-
-/* The last window may reach beyond the file's end, and all but the first repeat targets. */
-static tn_status sliding_get(tn_dataset *self, tn_example e, void *x, void *y) {
     const shards *d = (const shards *)self;
     const shard *s = shard_of(d, e.index);
     if (s->mark) { return read_pair(d, s, e.index - s->first, x, y); }
@@ -410,8 +393,7 @@ static bool open_all(shards *d, char **paths, int count) {
         }
         if (i >= kept) { tn__reader_close(&s->file); }
         s->first = d->base.size;
-        s->windows = windows_of(d, s);
-        d->base.size += s->windows;
+        d->base.size += windows_of(d, s);
     }
     return true;
 }
@@ -426,7 +408,7 @@ static tn_dataset *open_paths(char **paths, int count, const char *pattern, cons
                            .y_dims = TN_DIMS(d->length),
                            .x_dtype = TN_I64,
                            .y_dtype = TN_I64,
-                           .get = d->sliding ? sliding_get : shards_get,
+                           .get = shards_get,
                            .fields = shards_fields,
                            .digest = shards_digest,
                            .free = shards_free};
@@ -455,25 +437,20 @@ static int end_search(const char *path, int why) {
 }
 
 /* False after raising; otherwise the caller calls globfree. */
-static bool find_paths(const char *pattern, glob_t *found) {
+static bool find_paths(const char *pattern, glob_t *found, const char *operation) {
+    if (!pattern) { return tn__fail(TN_EVALUE, operation, "the pattern is NULL"); }
     int status = glob(pattern, 0, end_search, found);
-    if (status != 0) {
-        bool none = status == GLOB_NOMATCH;
-        tn__raise(none ? TN_EIO : TN_ENOMEM, "token_shards", "%s: %s", pattern,
-                  none ? "there is no such file" : "no memory");
-    }
-    return status == 0;
+    bool none = status == GLOB_NOMATCH;
+    return status == 0 || tn__fail(none ? TN_EIO : TN_ENOMEM, operation, "%s: %s", pattern,
+                                   none ? "there is no such file" : "no memory");
 }
 
 static tn_dataset *open_pattern(const char *pattern, const shards *plan) {
     const char *wrong =
         TN__BEYOND({"the window", plan->length, 1, 0}, {"vocab", plan->vocab, 1, 0});
-    if (!pattern || wrong) {
-        tn__raise(TN_EVALUE, "token_shards", "%s", pattern ? wrong : "the pattern is NULL");
-        return NULL;
-    }
     glob_t found;
-    if (!find_paths(pattern, &found)) { return NULL; }
+    if (wrong) { tn__raise(TN_EVALUE, "token_shards", "%s", wrong); }
+    if (wrong || !find_paths(pattern, &found, "token_shards")) { return NULL; }
     tn_dataset *d = open_paths(found.gl_pathv, (int)found.gl_pathc, pattern, plan);
     globfree(&found);
     return d;
@@ -497,8 +474,7 @@ tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t strid
 
 int64_t tn_token_shards_vocab(const char *pattern) {
     glob_t found;
-    if (!pattern) { tn__raise(TN_EVALUE, "token_shards_vocab", "the pattern is NULL"); }
-    if (!pattern || !find_paths(pattern, &found)) { return 0; }
+    if (!find_paths(pattern, &found, "token_shards_vocab")) { return 0; }
     int64_t most = 0;
     for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
         tn__tokens_told told = {0};
@@ -513,10 +489,9 @@ tn_status tn_token_shards_check(const char *pattern, const tn_tokenizer *tokeniz
     static const char operation[] = "token_shards_check";
     char ours[TN__DIGEST_DIGITS + 1];
     glob_t found;
-    if (!pattern || !tokenizer) {
-        return tn__raise(TN_EVALUE, operation, "the %s is NULL", pattern ? "tokenizer" : "pattern");
-    }
-    if (!tn__tokenizer_digest(tokenizer, ours, operation) || !find_paths(pattern, &found)) {
+    if (!tokenizer) { return tn__raise(TN_EVALUE, operation, "the tokenizer is NULL"); }
+    if (!tn__tokenizer_digest(tokenizer, ours, operation) ||
+        !find_paths(pattern, &found, operation)) {
         return tn_error();
     }
     for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {

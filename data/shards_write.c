@@ -110,15 +110,13 @@ static void put_tokens(tn_shards_writer *w, const int32_t *tokens, int64_t count
 
 static bool check_writer(const char *prefix, const tn_shards_options *o) {
     if (!prefix || !*prefix) {
-        tn__raise(TN_EVALUE, "shards_writer", "the files have no name");
-        return false;
+        return tn__fail(TN_EVALUE, "shards_writer", "the files have no name");
     }
     if (o->vocab < 1 || o->vocab > INT32_MAX || o->shard_tokens < 1 ||
         o->shard_tokens > INT32_MAX) {
-        tn__raise(TN_EVALUE, "shards_writer",
-                  "vocabulary %" PRId64 ", %" PRId64 " tokens a shard (each 1 … 2^31 - 1)",
-                  o->vocab, o->shard_tokens);
-        return false;
+        return tn__fail(TN_EVALUE, "shards_writer",
+                        "vocabulary %" PRId64 ", %" PRId64 " tokens a shard (each 1 … 2^31 - 1)",
+                        o->vocab, o->shard_tokens);
     }
     return true;
 }
@@ -145,9 +143,8 @@ tn_shards_writer *tn_shards_writer_new(const char *prefix, tn_shards_options opt
 static bool check_tokens(const tn_shards_writer *w, const int32_t *tokens, int64_t count) {
     if (tn__pending()) { return false; }
     if (!w || count < 0 || (!tokens && count > 0)) {
-        tn__raise(TN_EVALUE, "shards_writer", "the %s NULL, or %" PRId64 " tokens",
-                  w ? "tokens are" : "writer is", count);
-        return false;
+        return tn__fail(TN_EVALUE, "shards_writer", "the %s NULL, or %" PRId64 " tokens",
+                        w ? "tokens are" : "writer is", count);
     }
     if (!tn__alive_is(&writers, w, "shards_writer")) { return false; }
     uint32_t most = 0;
@@ -155,10 +152,9 @@ static bool check_tokens(const tn_shards_writer *w, const int32_t *tokens, int64
         most = (uint32_t)tokens[i] > most ? (uint32_t)tokens[i] : most;
     }
     if (most >= (uint32_t)w->options.vocab) {
-        tn__raise(TN_EINDEX, "shards_writer",
-                  "a token is %" PRId32 " but the vocabulary has %" PRId64, (int32_t)most,
-                  w->options.vocab);
-        return false;
+        return tn__fail(TN_EINDEX, "shards_writer",
+                        "a token is %" PRId32 " but the vocabulary has %" PRId64, (int32_t)most,
+                        w->options.vocab);
     }
     return true;
 }

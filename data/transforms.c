@@ -98,18 +98,16 @@ static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int6
     for (int k = 0; k < count; k++) {
         const tn_transform *t = &list[k];
         if (!t->apply || !t->kind || t->values < 0 || t->values > VALUES) {
-            tn__raise(TN_EVALUE, "transformed",
-                      "transform %d has no kind, no apply or %d values (0 to %d)", k, t->values,
-                      VALUES);
-            return false;
+            return tn__fail(TN_EVALUE, "transformed",
+                            "transform %d has no kind, no apply or %d values (0 to %d)", k,
+                            t->values, VALUES);
         }
         tn_status status = t->shape ? t->shape(t, dims) : TN_OK;
         int64_t elements = tn_dims_count(*dims);
         if (status != TN_OK || tn__pending() || elements < 0 ||
             elements > INT64_MAX / (int64_t)(4 * sizeof(float))) {
-            tn__raise(status == TN_OK ? TN_ESHAPE : status, "transformed",
-                      "%s does not take such examples", t->kind);
-            return false;
+            return tn__fail(status == TN_OK ? TN_ESHAPE : status, "transformed",
+                            "%s does not take such examples", t->kind);
         }
         *scratch_size = elements > *scratch_size ? elements : *scratch_size;
     }
@@ -118,18 +116,17 @@ static bool follow_dims(const tn_transform *list, int count, tn_dims *dims, int6
 
 static bool can_transform(const tn_dataset *d, const tn_transform *list, int count) {
     if (tn__pending() || !d || count < 0 || (count && !list)) {
-        tn__raise(TN_EVALUE, "transformed", "%s, %d transforms",
-                  d ? "a dataset" : "the dataset is NULL", count);
-        return false;
+        return tn__fail(TN_EVALUE, "transformed", "%s, %d transforms",
+                        d ? "a dataset" : "the dataset is NULL", count);
     }
     if (d->x_dtype != TN_F32) {
-        tn__raise(TN_EDTYPE, "transformed", "x of the dataset \"%s\" is %s, but should be f32",
-                  d->kind, tn_dtype_name(d->x_dtype));
-        return false;
+        return tn__fail(TN_EDTYPE, "transformed",
+                        "x of the dataset \"%s\" is %s, but should be f32", d->kind,
+                        tn_dtype_name(d->x_dtype));
     }
     if (tn_dims_count(d->x_dims) < 0) {
-        tn__raise(TN_ESHAPE, "transformed", "x of the dataset \"%s\" has no fixed size", d->kind);
-        return false;
+        return tn__fail(TN_ESHAPE, "transformed", "x of the dataset \"%s\" has no fixed size",
+                        d->kind);
     }
     return true;
 }

@@ -74,7 +74,7 @@ static bool is_json_name(const char *path) {
 
 static void close_file(tn_corpus *c) {
     tn__lines_close(&c->file);
-    tn__records_begin(&c->records, NULL);
+    tn__records_begin(&c->records, NULL, NULL, 0);
     tn__json_free(&c->json);
     c->open = false;
     c->done += c->sources.list[c->source++].bytes;
@@ -97,9 +97,8 @@ static bool open_file(tn_corpus *c) {
 
 /* Raises TN_EFORMAT about the line that was taken last: "FILE: line 7: …". */
 static bool raise_line(const tn_corpus *c, const char *what) {
-    tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->file.stream.file.path, c->line,
-              what);
-    return false;
+    return tn__fail(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", c->file.stream.file.path,
+                    c->line, what);
 }
 
 /* The next line that is not blank. False at the file's end, and after raising. */
@@ -131,9 +130,8 @@ static bool raise_json(tn_corpus *c, const char *text) {
     char why[300];
     const char *hint = "";
     if (!c->json.wrong) {
-        tn__raise(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64, c->file.stream.file.path,
-                  c->line);
-        return false;
+        return tn__fail(TN_ENOMEM, "corpus", "%s: no memory for line %" PRId64,
+                        c->file.stream.file.path, c->line);
     }
     size_t line = 0; /* where the line begins that is wrong */
     for (size_t i = 0; i < c->json.at; i++) {
@@ -161,7 +159,7 @@ static bool read_json(tn_corpus *c) {
     tn__json_free(&c->json);
     if (!(c->is_value ? take_value : take_line)(c, &text, &bytes)) { return false; }
     if (!tn__json_read_any(&c->json, text, bytes)) { return raise_json(c, text); }
-    tn__records_begin(&c->records, c->json.values);
+    tn__records_begin(&c->records, c->json.values, c->file.stream.file.path, c->line);
     return true;
 }
 
@@ -169,7 +167,6 @@ static bool read_json(tn_corpus *c) {
 static bool next_record(tn_corpus *c, tn_document *d) {
     tn__record_text texts[2];
     while (!tn__records_next(&c->records, texts)) {
-        if (c->records.wrong[0]) { return raise_line(c, c->records.wrong); }
         if (tn__pending() || !read_json(c)) { return false; }
     }
     *d = (tn_document){.text = texts[0].at,
@@ -220,10 +217,10 @@ static bool find_piece(tn_corpus *c, piece *p) {
         p->bytes = found ? (size_t)(found - at) : p->ends ? there : tn__last_cut(at, there, most);
         if (p->ends || p->bytes > 0) { return true; }
     }
-    tn__raise(TN_EFORMAT, "corpus",
-              "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
-              c->file.stream.file.path);
-    return false;
+    return tn__fail(
+        TN_EFORMAT, "corpus",
+        "%s: 64 MiB without a space or the beginning of a line: this is not natural text",
+        c->file.stream.file.path);
 }
 
 /* False at the file's end, and after raising. */
@@ -248,8 +245,7 @@ TN__ALIVE_LIST(corpora, "corpus");
 
 bool tn_corpus_next(tn_corpus *c, tn_document *d) {
     if (!c || !d) {
-        tn__raise(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
-        return false;
+        return tn__fail(TN_EVALUE, "corpus", "the %s is NULL", c ? "document" : "corpus");
     }
     if (!tn__alive_is(&corpora, c, "corpus")) { return false; }
     *d = (tn_document){.text = NULL};
@@ -288,15 +284,11 @@ void tn_corpus_free(tn_corpus *c) {
 }
 
 static bool check_options(const char *const *paths, int count, const tn_corpus_options *o) {
-    if (!paths || count < 1) {
-        tn__raise(TN_EVALUE, "corpus", "no file or folder to read");
-        return false;
-    }
+    if (!paths || count < 1) { return tn__fail(TN_EVALUE, "corpus", "no file or folder to read"); }
     bool keys = o->key && o->prompt && o->completion;
     if (!keys || (o->split && (!*o->split || strlen(o->split) > PIECE_LEAST))) {
-        tn__raise(TN_EVALUE, "corpus", "%s",
-                  keys ? "the text between documents has 1 to 1024 bytes" : "a key is NULL");
-        return false;
+        return tn__fail(TN_EVALUE, "corpus", "%s",
+                        keys ? "the text between documents has 1 to 1024 bytes" : "a key is NULL");
     }
     return true;
 }
@@ -306,18 +298,16 @@ tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options
         !check_options(paths, count, &options)) {
         return NULL;
     }
-    tn_corpus *c = tn__calloc(1, sizeof(*c));
-    if (c) {
-        tn__alive_begin(&corpora, c);
-        c->file.stream.file.fd = -1;
-        c->options = options;
-        c->split = options.split ? tn__strdup(options.split) : NULL;
-    }
-    if (!c || (options.split && !c->split)) { tn__raise(TN_ENOMEM, "corpus", "no memory"); }
-    bool found = c && !tn__pending() && tn__records_open(&c->records, &options);
+    tn_corpus *c = tn__calloc_for(1, sizeof(*c), "corpus");
+    if (!c) { return NULL; }
+    tn__alive_begin(&corpora, c);
+    c->file.stream.file.fd = -1;
+    c->options = options;
+    c->split = options.split ? tn__strdup_for(options.split, "corpus") : NULL;
+    bool found = !tn__pending() && tn__records_open(&c->records, &options);
     for (int i = 0; found && i < count; i++) {
         int64_t before = c->sources.count;
-        found = tn__sources_add(&c->sources, paths[i], "corpus");
+        found = tn__sources_add(&c->sources, paths[i]);
         if (found && c->sources.count == before) {
             tn__raise(TN_EIO, "corpus", "%s: there is no file in this folder", paths[i]);
             found = false;

@@ -213,11 +213,8 @@ static bool start_threads(tn__encoders *e, int threads) {
         failed = tn__thread_start(&e->threads[e->started], encoder_run, e);
         e->started += !failed;
     }
-    if (failed) {
-        tn__raise(TN_ENOMEM, "tokens", "thread %d of %d could not be started: %s", e->started + 1,
-                  threads, strerror(failed));
-    }
-    return !failed;
+    return !failed || tn__fail(TN_ENOMEM, "tokens", "thread %d of %d could not be started: %s",
+                               e->started + 1, threads, strerror(failed));
 }
 
 tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {

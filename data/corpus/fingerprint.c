@@ -6,29 +6,6 @@
 
 #include <inttypes.h>
 
-/* Tokenizers of one vocabulary may cut and join differently. */
-static bool put_tokenizer(tn__buffer *b, const tn_tokenizer *t) {
-    char digits[TN__DIGEST_DIGITS + 1];
-    if (!tn__tokenizer_digest(t, digits, b->operation)) { return false; }
-    tn__buffer_format(b, "tokenizer %s %d %d\n", digits, t->whole, t->prefix_space);
-    for (int i = 0; i < t->patterns.count; i++) {
-        const tn__pattern *p = t->patterns.of[i];
-        tn__buffer_format(b, "pattern %d ", tn__pattern_is_literal(p));
-        tn__buffer_text(b, tn__pattern_text(p));
-        tn__buffer_text(b, "\n");
-    }
-    for (int32_t id = 0; id < t->size; id++) {
-        uint8_t kind[2] = {(uint8_t)t->tokens[id].kind, t->tokens[id].late};
-        tn__buffer_add(b, kind, sizeof(kind));
-    }
-    for (uint32_t i = 0; t->pairs.entries && i <= t->pairs.mask; i++) {
-        if (t->pairs.entries[i].left >= 0) {
-            tn__buffer_add(b, &t->pairs.entries[i], sizeof(t->pairs.entries[i]));
-        }
-    }
-    return true;
-}
-
 static void put_option(tn__buffer *b, const char *name, const char *text) {
     tn__buffer_format(b, "%s %d ", name, text != NULL);
     tn__buffer_text(b, text ? text : "");
@@ -53,7 +30,7 @@ bool tn__tokens_fingerprint(const tn_tokenizer *t, int32_t eot, const tn_tokens_
         tn__buffer_text(&b, text->path);
         tn__buffer_text(&b, "\n");
     }
-    bool done = put_tokenizer(&b, t) && !b.failed;
+    bool done = tn__tokenizer_put(&b, t) && !b.failed;
     if (done) { tn__digest_of(b.at, b.bytes, digits); }
     tn__buffer_free(&b);
     return done;

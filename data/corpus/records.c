@@ -83,9 +83,9 @@ static bool take_part(const char **at, tn__json_path *p, const char **literal) {
 }
 
 static bool raise_path(const char *text, const char *at, const char *what) {
-    tn__raise(TN_EVALUE, "corpus", "\"%s\": %s, at byte %zu (a path is like .data[].parts[0].text)",
-              text, what, (size_t)(at - text) + 1);
-    return false;
+    return tn__fail(TN_EVALUE, "corpus",
+                    "\"%s\": %s, at byte %zu (a path is like .data[].parts[0].text)", text, what,
+                    (size_t)(at - text) + 1);
 }
 
 static bool check_path(tn__records *r, const char *text, tn__json_path p) {
@@ -149,11 +149,12 @@ void tn__records_close(tn__records *r) {
     }
 }
 
-void tn__records_begin(tn__records *r, const tn__json *value) {
+void tn__records_begin(tn__records *r, const tn__json *value, const char *path, int64_t line) {
     r->root = value;
+    r->path = path;
+    r->line = line;
     r->begun = false;
     r->level = 0;
-    r->wrong[0] = 0;
 }
 
 /* ---- What is wrong --------------------------------------------------------------------------- */
@@ -172,18 +173,20 @@ static void write_place(const tn__records *r, const tn__json_path *p, const char
 }
 
 /* "PLACE what" */
-static const tn__json *say_wrong(tn__records *r, const tn__json_path *p, const char *end,
+static const tn__json *say_wrong(const tn__records *r, const tn__json_path *p, const char *end,
                                  const char *what) {
     tn__buffer place = {.operation = "corpus"};
     write_place(r, p, end, &place);
     const char *quote = p->name ? "\"" : "";
-    snprintf(r->wrong, sizeof(r->wrong), "%s%.200s%s %s", quote, place.at ? place.at : "", quote,
-             what);
+    if (!place.failed) {
+        tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s%.200s%s %s", r->path, r->line,
+                  quote, place.at, quote, what);
+    }
     tn__buffer_free(&place);
     return NULL;
 }
 
-static const tn__json *say_missing(tn__records *r, const tn__json_path *p, const char *at,
+static const tn__json *say_missing(const tn__records *r, const tn__json_path *p, const char *at,
                                    const step *s, const tn__json *object) {
     enum { MOST = 6 };
     tn__buffer b = {.operation = "corpus"};
@@ -194,35 +197,36 @@ static const tn__json *say_missing(tn__records *r, const tn__json_path *p, const
         tn__buffer_format(&b, "%s\"%.40s\"", i ? ", " : ", but ", member->key);
     }
     tn__buffer_text(&b, object->count ? "" : ", but nothing");
-    size_t bytes = b.bytes < 400 ? b.bytes : 400;
-    if (!b.failed) { r->wrong[tn__plain_text(r->wrong, b.at, bytes)] = 0; }
-    if (!r->has_path) {
-        const char *hint = !r->pairs ? " (--key chooses another key)"
-                           : tn__json_get(object, "messages")
-                               ? " (chats are not supported: each model has its own template)"
-                               : "";
-        strcat(r->wrong, hint);
+    const char *hint = r->has_path ? ""
+                       : !r->pairs ? " (--key chooses another key)"
+                       : tn__json_get(object, "messages")
+                           ? " (chats are not supported: each model has its own template)"
+                           : "";
+    if (!b.failed) {
+        b.at[tn__plain_text(b.at, b.at, b.bytes)] = 0;
+        tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %.400s%s", r->path, r->line, b.at,
+                  hint);
     }
     tn__buffer_free(&b);
     return NULL;
 }
 
-static const tn__json *say_no_object(tn__records *r, const tn__json_path *p, const char *at,
+static const tn__json *say_no_object(const tn__records *r, const tn__json_path *p, const char *at,
                                      const tn__json *value) {
     if (at > p->begin) { return say_wrong(r, p, at, "is not an object"); }
-    snprintf(r->wrong, sizeof(r->wrong), "%s",
-             value->kind != TN__JSON_LIST ? "it is not an object: {\"text\": \"…\"}"
-             : r->pairs ? "this is a JSON list, not JSON lines, of which each is an object "
-                          "(--prompt '.[].prompt' --completion '.[].completion' read a list)"
-                        : "this is a JSON list, not JSON lines, of which each is an object "
-                          "(--key '.[].text' reads a list)");
+    tn__raise(TN_EFORMAT, "corpus", "%s: line %" PRId64 ": %s", r->path, r->line,
+              value->kind != TN__JSON_LIST ? "it is not an object: {\"text\": \"…\"}"
+              : r->pairs ? "this is a JSON list, not JSON lines, of which each is an object "
+                           "(--prompt '.[].prompt' --completion '.[].completion' read a list)"
+                         : "this is a JSON list, not JSON lines, of which each is an object "
+                           "(--key '.[].text' reads a list)");
     return NULL;
 }
 
 /* ---- Following a path ------------------------------------------------------------------------ */
 
-/* The member of the step at `at`. NULL when something is wrong. */
-static const tn__json *find_member(tn__records *r, const tn__json_path *p, const char *at,
+/* The member of the step at `at`. NULL after raising. */
+static const tn__json *find_member(const tn__records *r, const tn__json_path *p, const char *at,
                                    const step *s, const tn__json *object) {
     if (object->kind != TN__JSON_OBJECT) { return say_no_object(r, p, at, object); }
     const tn__json *found = NULL, *member = tn__json_first(object);
@@ -235,8 +239,8 @@ static const tn__json *find_member(tn__records *r, const tn__json_path *p, const
     return found ? found : say_missing(r, p, at, s, object);
 }
 
-/* The value to which the steps [at, end) lead. NULL when it is not there, or something is wrong. */
-static const tn__json *follow_path(tn__records *r, const tn__json_path *p, const char *at,
+/* The value to which the steps [at, end) lead. NULL when it is not there, or after raising. */
+static const tn__json *follow_path(const tn__records *r, const tn__json_path *p, const char *at,
                                    const char *end, const tn__json *value) {
     step s;
     while (at < end && value) {
@@ -259,7 +263,7 @@ static const tn__json *chosen_of(const tn__records *r, int lists) {
 }
 
 /* Chooses the first element of each list within the ones that have been chosen. False: one is empty
- * or not there, or something is wrong. */
+ * or not there, or after raising. */
 static bool enter_lists(tn__records *r) {
     const tn__json_path *p = &r->deepest;
     while (r->level < p->lists) {
@@ -288,8 +292,8 @@ static bool choose_next(tn__records *r) {
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-/* False: it is not there, or something is wrong. */
-static bool find_text(tn__records *r, tn__json_path p, tn__record_text *text) {
+/* False: it is not there, or after raising. */
+static bool find_text(const tn__records *r, tn__json_path p, tn__record_text *text) {
     const char *from = after_list(&p, p.lists);
     const tn__json *value = follow_path(r, &p, from, p.end, chosen_of(r, p.lists));
     if (value && value->kind != TN__JSON_TEXT) { value = say_wrong(r, &p, p.end, "is not a text"); }
@@ -297,7 +301,7 @@ static bool find_text(tn__records *r, tn__json_path p, tn__record_text *text) {
     return value != NULL;
 }
 
-/* As above, and false after raising. */
+/* As above. */
 static bool make_text(tn__records *r, int number, tn__record_text *text) {
     const char *at = r->texts[number];
     tn__buffer *made = &r->made[number];
@@ -316,7 +320,7 @@ static bool make_text(tn__records *r, int number, tn__record_text *text) {
 
 bool tn__records_next(tn__records *r, tn__record_text texts[2]) {
     texts[1] = (tn__record_text){NULL, 0};
-    while (r->root && !r->wrong[0] && !tn__pending()) {
+    while (r->root && !tn__pending()) {
         if (r->begun && !choose_next(r)) {
             r->root = NULL;
             return false;

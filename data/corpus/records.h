@@ -33,23 +33,24 @@ typedef struct tn__records {
     tn__json_path deepest; /* the path that goes through all the lists */
 
     const tn__json *root; /* the value; NULL: none, or all its documents have been returned */
+    const char *path;     /* of the file that it is in, for errors, and */
+    int64_t line;         /* where it begins, from 1 */
     bool begun;
     int level; /* lists of which an element has been chosen: */
     const tn__json *at[TN__PATH_LISTS];
     uint32_t index[TN__PATH_LISTS], size[TN__PATH_LISTS]; /* its index, and the list's size */
     tn__buffer made[2];                                   /* texts of several parts */
-    char wrong[480];                                      /* about the value; "": nothing */
 } tn__records;
 
 /* False after raising TN_EVALUE or TN_ENOMEM. */
 bool tn__records_open(tn__records *r, const tn_corpus_options *o);
 void tn__records_close(tn__records *r);
 
-/* The value must live until the next call. */
-void tn__records_begin(tn__records *r, const tn__json *value);
+/* The value, of a line of the file at `path`, must live until the next call. */
+void tn__records_begin(tn__records *r, const tn__json *value, const char *path, int64_t line);
 
-/* The next document's texts, lent until the next call. False at the end; when something is wrong,
- * which r->wrong says; and after raising TN_ENOMEM. */
+/* The next document's texts, lent until the next call. False at the end, and after raising:
+ * TN_EFORMAT, which says where the value is not what the paths say; TN_ENOMEM. */
 bool tn__records_next(tn__records *r, tn__record_text texts[2]);
 
 #endif

@@ -1,101 +1,93 @@
 #include "data/corpus/sources.h"
 
+#include "core/descriptor.h"
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/stat.h>
 
-/* Takes ownership of the path. */
-static bool add_file(tn__sources *s, char *path, const struct stat *about, const char *operation) {
-    if (!tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), operation)) {
-        free(path);
-        return false;
-    }
-    int64_t time = about->st_mtim.tv_sec * INT64_C(1000000000) + about->st_mtim.tv_nsec;
-    s->list[s->count++] = (tn__source_file){.path = path, .bytes = about->st_size, .time = time};
-    s->bytes += about->st_size;
-    return true;
-}
+enum { DEEPEST = 32 /* folders within each other; a link to itself would never end */ };
 
-/* ---- Folders --------------------------------------------------------------------------------- */
+/* ---- Walking --------------------------------------------------------------------------------- */
 
-typedef struct naming {
-    tn__names *names;
+typedef struct walk {
+    bool (*visit)(const tn__folder_entry *w, void *user);
+    void *user;
     const char *operation;
-} naming;
+} walk;
 
-static bool collect_name(const char *name, void *user) {
-    const naming *w = user;
-    tn__names *n = w->names;
-    if (name[0] == '.') { return true; }
-    bool fits = tn__grow(&n->list, n->count + 1, &n->capacity, sizeof(*n->list), w->operation);
-    char *copy = fits ? tn__strdup_for(name, w->operation) : NULL;
-    if (copy) { n->list[n->count++] = copy; }
-    return copy != NULL;
+static int is_visible(const struct dirent *entry) {
+    return entry->d_name[0] != '.';
 }
 
 /* By their bytes: the same order in every locale. */
-static int compare_names(const void *a, const void *b) {
-    return strcmp(*(char *const *)a, *(char *const *)b);
+static int compare_names(const struct dirent **a, const struct dirent **b) {
+    return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-bool tn__names_in(tn__names *n, const char *folder, const char *operation) {
-    naming w = {n, operation};
-    bool done = tn__folder_each(folder, collect_name, &w, operation) && !tn__pending();
-    if (done && n->count) { qsort(n->list, (size_t)n->count, sizeof(*n->list), compare_names); }
-    return done;
+static bool raise_errno(const walk *k, const char *path) {
+    return tn__fail(tn__status_of(errno), k->operation, "%s: %s", path, strerror(errno));
 }
 
-void tn__names_free(tn__names *n) {
-    for (int64_t i = 0; i < n->count; i++) {
-        free(n->list[i]);
+static bool walk_path(const walk *k, const char *path, int level);
+
+static bool walk_folder(const walk *k, const char *path, int level) {
+    struct dirent **names = NULL;
+    if (level > DEEPEST) {
+        return tn__fail(TN_EVALUE, k->operation, "%s: nested %d folders deep (a link to itself?)",
+                        path, level);
     }
-    free(n->list);
-    *n = (tn__names){.count = 0};
+    int count = scandir(path, &names, is_visible, compare_names);
+    bool more = count >= 0 || raise_errno(k, path);
+    for (int i = 0; i < count; i++) {
+        char *inner = more ? tn__folder_path(path, names[i]->d_name, k->operation) : NULL;
+        more = inner && walk_path(k, inner, level + 1);
+        free(inner);
+        free(names[i]);
+    }
+    free(names);
+    return more;
 }
 
-static bool add_path(tn__sources *s, char *path, int depth, const char *operation);
-
-static bool add_folder(tn__sources *s, const char *path, int depth, const char *operation) {
-    tn__names n = {.count = 0};
-    if (depth > TN__SOURCES_DEEPEST) {
-        tn__raise(TN_EVALUE, operation, "%s: nested %d folders deep (a link to itself?)", path,
-                  depth);
-        return false;
-    }
-    bool done = tn__names_in(&n, path, operation);
-    for (int64_t i = 0; done && i < n.count; i++) {
-        done = add_path(s, tn__folder_path(path, n.list[i], operation), depth + 1, operation);
-    }
-    tn__names_free(&n);
-    return done;
-}
-
-/* Takes ownership of the path. NULL: its error has been raised. */
-static bool add_path(tn__sources *s, char *path, int depth, const char *operation) {
+static bool walk_path(const walk *k, const char *path, int level) {
     struct stat about;
-    if (!path) { return false; }
-    if (stat(path, &about) != 0) {
-        tn__raise(errno == ENOMEM ? TN_ENOMEM : TN_EIO, operation, "%s: %s", path, strerror(errno));
-        free(path);
-        return false;
-    }
-    if (!S_ISDIR(about.st_mode)) { return add_file(s, path, &about, operation); }
-    bool done = add_folder(s, path, depth, operation);
-    free(path);
-    return done;
+    if (stat(path, &about) != 0) { return raise_errno(k, path); }
+    tn__folder_entry w = {.path = path,
+                          .level = level,
+                          .folder = S_ISDIR(about.st_mode),
+                          .bytes = about.st_size,
+                          .time =
+                              about.st_mtim.tv_sec * INT64_C(1000000000) + about.st_mtim.tv_nsec};
+    return k->visit(&w, k->user) && (!w.folder || walk_folder(k, path, level));
 }
 
-bool tn__sources_add(tn__sources *s, const char *path, const char *operation) {
-    if (!path) {
-        tn__raise(TN_EVALUE, operation, "a path is NULL");
+bool tn__folder_walk(const char *path, bool (*visit)(const tn__folder_entry *w, void *user),
+                     void *user, const char *operation) {
+    if (!path) { return tn__fail(TN_EVALUE, operation, "a path is NULL"); }
+    return walk_path(&(walk){visit, user, operation}, path, 0);
+}
+
+/* ---- Sources --------------------------------------------------------------------------------- */
+
+static bool add_source(const tn__folder_entry *w, void *user) {
+    tn__sources *s = user;
+    if (w->folder) { return true; }
+    if (!tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), "corpus")) {
         return false;
     }
-    char *copy = tn__strdup_for(path, operation);
-    return copy && add_path(s, copy, 0, operation);
+    char *copy = tn__strdup_for(w->path, "corpus");
+    if (!copy) { return false; }
+    s->list[s->count++] = (tn__source_file){.path = copy, .bytes = w->bytes, .time = w->time};
+    s->bytes += w->bytes;
+    return true;
+}
+
+bool tn__sources_add(tn__sources *s, const char *path) {
+    return tn__folder_walk(path, add_source, s, "corpus");
 }
 
 void tn__sources_free(tn__sources *s) {

@@ -5,12 +5,21 @@
 
 #include "tern/data.h"
 
-enum { TN__SOURCES_DEEPEST = 32 /* folders within each other; a link to itself would never end */ };
+typedef struct tn__folder_entry {
+    const char *path;
+    int level;           /* 0: the path given, 1: in this folder, … */
+    bool folder;         /* before what is in it */
+    int64_t bytes, time; /* when it was changed last, in ns */
+} tn__folder_entry;
+
+/* Calls `visit` with each file and folder, until it returns false; then false, and after raising.
+ */
+bool tn__folder_walk(const char *path, bool (*visit)(const tn__folder_entry *w, void *user),
+                     void *user, const char *operation);
 
 typedef struct tn__source_file {
     char *path;
-    int64_t bytes;
-    int64_t time; /* when it was changed last, in ns */
+    int64_t bytes, time;
 } tn__source_file;
 
 /* Zeros to begin with. */
@@ -20,19 +29,9 @@ typedef struct tn__sources {
     int64_t bytes; /* of all */
 } tn__sources;
 
-typedef struct tn__names {
-    char **list;
-    int64_t count, capacity;
-} tn__names;
-
-/* The names in a folder, sorted, but those that begin with '.'. Zeros to begin with; free also
- * after it has raised and returned false. */
-bool tn__names_in(tn__names *n, const char *folder, const char *operation);
-void tn__names_free(tn__names *n);
-
-/* Adds a file, or all files of a folder, which may be empty. False after raising; what was added
- * stays. */
-bool tn__sources_add(tn__sources *s, const char *path, const char *operation);
+/* Adds a corpus's file, or all files of a folder, which may be empty. False after raising; what was
+ * added stays. */
+bool tn__sources_add(tn__sources *s, const char *path);
 const tn__sources *tn__corpus_sources(const tn_corpus *c);
 void tn__sources_free(tn__sources *s);
 

@@ -23,22 +23,19 @@ typedef struct tn__unpacker {
 } tn__unpacker;
 
 static bool raise_damage(const tn__stream *s, const char *why) {
-    tn__raise(TN_EFORMAT, s->file.operation, "%s is damaged: %s, before byte %zu of it",
-              s->file.path, why, s->at);
-    return false;
+    return tn__fail(TN_EFORMAT, s->file.operation, "%s is damaged: %s, before byte %zu of it",
+                    s->file.path, why, s->at);
 }
 
 /* At byte `at` of the file, where a member or frame has ended. */
 static bool raise_rest(const tn__stream *s, size_t at) {
-    tn__raise(TN_EFORMAT, s->file.operation,
-              "%s: its %s data end at byte %zu, but something else follows them", s->file.path,
-              s->unpacker->is_zstd ? "zstd" : "gzip", at);
-    return false;
+    return tn__fail(TN_EFORMAT, s->file.operation,
+                    "%s: its %s data end at byte %zu, but something else follows them",
+                    s->file.path, s->unpacker->is_zstd ? "zstd" : "gzip", at);
 }
 
 static bool raise_memory(const tn__stream *s) {
-    tn__raise(TN_ENOMEM, s->file.operation, "%s: no memory", s->file.path);
-    return false;
+    return tn__fail(TN_ENOMEM, s->file.operation, "%s: no memory", s->file.path);
 }
 
 /* ---- One step of each ------------------------------------------------------------------------ */
@@ -168,11 +165,10 @@ static bool check_name(const tn__stream *s) {
     const char *path = s->file.path;
     bool gzip = tn__ends_with(path, ".gz") && s->kind.form != TN__FORM_GZIP;
     bool zstd = tn__ends_with(path, ".zst") && s->kind.form != TN__FORM_ZSTD;
-    if (gzip || zstd) {
-        tn__raise(TN_EFORMAT, s->file.operation, "%s is not a %s file, despite its name: it is %s",
-                  path, gzip ? "gzip" : "zstd", s->file.bytes ? s->kind.is : "empty");
-    }
-    return !gzip && !zstd;
+    return (!gzip && !zstd) ||
+           tn__fail(TN_EFORMAT, s->file.operation,
+                    "%s is not a %s file, despite its name: it is %s", path, gzip ? "gzip" : "zstd",
+                    s->file.bytes ? s->kind.is : "empty");
 }
 
 /* Finds out the kind of the decompressed bytes from the first ones; then rewinds the stream. */
@@ -183,8 +179,7 @@ static bool look_inside(tn__stream *s) {
     tn__kind packed = s->kind;
     s->kind = tn__kind_of(inside, (size_t)bytes, UINT64_MAX);
     if (s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD) {
-        tn__raise(TN_EFORMAT, s->file.operation, "%s is compressed twice", s->file.path);
-        return false;
+        return tn__fail(TN_EFORMAT, s->file.operation, "%s is compressed twice", s->file.path);
     }
     tn__kind found = s->kind;
     unpacker_free(s->unpacker);

@@ -21,6 +21,7 @@
 #include "data/corpus/tokens.h"
 #include "data/corpus/tokens_json.h"
 #include "data/shards.h"
+#include "data/tokenizer/tokenizer.h"
 
 #include <errno.h>
 #include <inttypes.h>
@@ -138,9 +139,8 @@ static bool put_part(const making *m, const tn__part *p, const int32_t *ids, int
     tn_shards_writer *w = m->splits[p->split].writer;
     bool pairs = m->options.corpus.pairs;
     if (count > INT32_MAX - MOST_SHARD - MORE) {
-        tn__raise(TN_EVALUE, "tokens", "%s: a text of %" PRId64 " tokens is too long for a shard",
-                  p->path, count);
-        return false;
+        return tn__fail(TN_EVALUE, "tokens",
+                        "%s: a text of %" PRId64 " tokens is too long for a shard", p->path, count);
     }
     if (tn__shards_writer_at(w, p->shard, m->of) != TN_OK ||
         !(pairs ? tn_shards_writer_add_pair(w, ids, count, p->prompt) == TN_OK
@@ -225,11 +225,9 @@ static bool count_all(making *m) {
             done = count_shard(m, i, number);
         }
     }
-    if (done && made->documents == 0) {
-        tn__raise(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s", made->files,
-                  made->files == 1 ? "" : "s");
-    }
-    return done && !tn__pending();
+    return done && (made->documents > 0 ||
+                    tn__fail(TN_EFORMAT, "tokens", "there is no document in %" PRId64 " file%s",
+                             made->files, made->files == 1 ? "" : "s"));
 }
 
 /* ---- The folder ------------------------------------------------------------------------------ */
@@ -256,13 +254,11 @@ static bool is_kept(const making *m, const char *name, const char *path) {
 
 static bool refuse_shard(const char *name, void *user) {
     const making *m = user;
-    if (tn__is_token_shard(name)) {
-        tn__raise(TN_ESTATE, "tokens",
-                  "%s/%s is there, and " TN__TOKENS_JSON
-                  ", which would say where it is from, is not: use another folder or --overwrite",
-                  m->out, name);
-    }
-    return !tn__pending();
+    return !tn__is_token_shard(name) ||
+           tn__fail(TN_ESTATE, "tokens",
+                    "%s/%s is there, and " TN__TOKENS_JSON
+                    ", which would say where it is from, is not: use another folder or --overwrite",
+                    m->out, name);
 }
 
 static bool keep_or_remove(const char *name, void *user) {
@@ -336,13 +332,11 @@ static bool agree_on_ranks(making *m) {
     if (m->ranks.ranks == 1) { return true; }
     memcpy(of, m->of, sizeof(of));
     if (!m->ranks.tell(m->ranks.user, of, sizeof(of))) { return false; }
-    if (strcmp(of, m->of) != 0) {
-        tn__raise(TN_EMISMATCH, "tokens",
-                  "rank %d has texts of other names, sizes or times, other options or another "
-                  "tokenizer than rank 0",
-                  m->ranks.rank);
-    }
-    return !tn__pending();
+    return strcmp(of, m->of) == 0 ||
+           tn__fail(TN_EMISMATCH, "tokens",
+                    "rank %d has texts of other names, sizes or times, other options or another "
+                    "tokenizer than rank 0",
+                    m->ranks.rank);
 }
 
 /* When all have written their shards. */
@@ -366,34 +360,24 @@ static bool finish_set(making *m, const char *const *paths, int count) {
 
 /* The id that ends documents. False after raising. */
 static bool find_eot(making *m) {
-    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
     const char *said = m->options.eot;
-    m->eot = said ? tn_tokenizer_special(m->tokenizer, said) : -1;
-    for (int i = 0; !said && m->eot < 0 && i < 3; i++) {
-        m->eot = tn_tokenizer_special(m->tokenizer, usual[i]);
-    }
-    if (m->eot < 0) {
-        tn__raise(TN_EVALUE, "tokens", "the tokenizer has no special token \"%s\"%s",
-                  said ? said : usual[0],
-                  said ? "" : ", nor another usual one (--eot TEXT names it)");
-    }
-    return m->eot >= 0;
+    m->eot = said ? tn_tokenizer_special(m->tokenizer, said) : tn__tokenizer_end(m->tokenizer);
+    return m->eot >= 0 ||
+           tn__fail(TN_EVALUE, "tokens", "the tokenizer has no special token \"%s\"%s",
+                    said ? said : "<|endoftext|>",
+                    said ? "" : ", nor another usual one (--eot TEXT names it)");
 }
 
 static bool check_options(const tn_tokenizer *t, const char *out, const tn_tokens_options *o) {
     if (!t || !out || !*out) {
-        tn__raise(TN_EVALUE, "tokens", "%s", t ? "the folder has no name" : "no tokenizer");
-        return false;
+        return tn__fail(TN_EVALUE, "tokens", "%s", t ? "the folder has no name" : "no tokenizer");
     }
     const char *wrong = TN__BEYOND({"val_documents", o->val_documents, 0, 0},
                                    {"threads", o->threads, 0, MOST_THREADS},
                                    {"shard_bytes", o->shard_bytes, 1, MOST_SHARD});
-    if (wrong) {
-        tn__raise(TN_EVALUE, "tokens", "%s", wrong);
-    } else if (!(o->val >= 0 && o->val < 1)) {
-        tn__raise(TN_EVALUE, "tokens", "a validation share of %g (0 … 1)", o->val);
-    }
-    return !tn__pending();
+    if (wrong) { return tn__fail(TN_EVALUE, "tokens", "%s", wrong); }
+    return (o->val >= 0 && o->val < 1) ||
+           tn__fail(TN_EVALUE, "tokens", "a validation share of %g (0 … 1)", o->val);
 }
 
 static void finish_making(making *m) {

@@ -28,12 +28,12 @@ bool tn__is_token_shard(const char *name) {
 
 /* The members that readers need. */
 static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
-    const tn__json *format = tn__json_get(whole, "format");
+    const char *format = tn__json_text(whole, "format");
+    const char *tokenizer = tn__json_text(whole, "tokenizer");
     const tn__json *finished = tn__json_get(whole, "finished");
     const tn__json *size = tn__json_get(whole, "vocab");
-    const tn__json *tokenizer = tn__json_get(whole, "tokenizer");
-    if (!format || format->kind != TN__JSON_TEXT || strcmp(format->text, "tern-tokens-1") != 0 ||
-        !finished || finished->kind != TN__JSON_WORD) {
+    if (!format || strcmp(format, "tern-tokens-1") != 0 || !finished ||
+        finished->kind != TN__JSON_WORD) {
         return TN__TOKENS_NONE;
     }
     if (strcmp(finished->text, "true") != 0) { return TN__TOKENS_UNFINISHED; }
@@ -41,9 +41,7 @@ static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
         return TN__TOKENS_NONE;
     }
     *told = (tn__tokens_told){.vocab = size->whole};
-    if (tokenizer && tokenizer->kind == TN__JSON_TEXT) {
-        snprintf(told->tokenizer, sizeof(told->tokenizer), "%s", tokenizer->text);
-    }
+    snprintf(told->tokenizer, sizeof(told->tokenizer), "%s", tokenizer ? tokenizer : "");
     return TN__TOKENS_WHOLE;
 }
 
@@ -95,19 +93,17 @@ bool tn__tokens_allow(const char *shard, int64_t vocab, const char *operation) {
     case TN__TOKENS_NONE:
         return true;
     case TN__TOKENS_UNFINISHED:
-        tn__raise(TN_EFORMAT, operation,
-                  "%s is one of an unfinished set: `tern tokens` is making it, or was interrupted "
-                  "(run it again)",
-                  shard);
-        return false;
+        return tn__fail(
+            TN_EFORMAT, operation,
+            "%s is one of an unfinished set: `tern tokens` is making it, or was interrupted "
+            "(run it again)",
+            shard);
     case TN__TOKENS_WHOLE:
-        if (told.vocab > vocab) {
-            tn__raise(TN_EFORMAT, operation,
-                      "%s has tokens of a vocabulary of %" PRId64 ", but %" PRId64
-                      " are wanted here (" TN__TOKENS_JSON " beside it)",
-                      shard, told.vocab, vocab);
-        }
-        return told.vocab <= vocab;
+        return told.vocab <= vocab ||
+               tn__fail(TN_EFORMAT, operation,
+                        "%s has tokens of a vocabulary of %" PRId64 ", but %" PRId64
+                        " are wanted here (" TN__TOKENS_JSON " beside it)",
+                        shard, told.vocab, vocab);
     case TN__TOKENS_ERROR:
         break;
     }

@@ -23,8 +23,7 @@ tn__quoted tn__quote(const char *text, size_t bytes) {
 }
 
 static bool raise_memory(const tn__build *b) {
-    tn__raise(TN_ENOMEM, b->operation, "%s: no memory", b->path);
-    return false;
+    return tn__fail(TN_ENOMEM, b->operation, "%s: no memory", b->path);
 }
 
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling) {
@@ -48,15 +47,14 @@ static bool is_text(const char *text, size_t bytes) {
 bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
                      tn__token_kind kind) {
     if (kind != TN__TOKEN_BYTES && !is_text(text, bytes)) {
-        tn__raise(TN_EFORMAT, b->operation,
-                  "%s: \"%s\", a token that is found in text, is not UTF-8", b->path,
-                  tn__quote(text, bytes).text);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation,
+                        "%s: \"%s\", a token that is found in text, is not UTF-8", b->path,
+                        tn__quote(text, bytes).text);
     }
     if (id < 0 || id >= INT32_MAX || bytes > INT32_MAX) {
-        tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" has the id %lld (from 0, below 2^31 - 1)",
-                  b->path, tn__quote(text, bytes).text, (long long)id);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation,
+                        "%s: \"%s\" has the id %lld (from 0, below 2^31 - 1)", b->path,
+                        tn__quote(text, bytes).text, (long long)id);
     }
     if (!tn__grow(&b->tokens, (int64_t)b->count + 1, &b->capacity, sizeof(*b->tokens),
                   b->operation)) {
@@ -67,9 +65,8 @@ bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
     if (entry->value >= 0) {
         tn__named_token *there = &b->tokens[entry->value];
         if (there->id != id || kind == TN__TOKEN_BYTES || there->kind != TN__TOKEN_BYTES) {
-            tn__raise(TN_EFORMAT, b->operation, "%s: \"%s\" occurs twice, as %d and as %lld",
-                      b->path, tn__quote(text, bytes).text, there->id, (long long)id);
-            return false;
+            return tn__fail(TN_EFORMAT, b->operation, "%s: \"%s\" occurs twice, as %d and as %lld",
+                            b->path, tn__quote(text, bytes).text, there->id, (long long)id);
         }
         there->kind = kind;
         return true;
@@ -118,9 +115,8 @@ bool tn__build_pair(tn__build *b, const char *left, size_t left_bytes, const cha
 bool tn__build_pattern(tn__build *b, const char *text, bool literal) {
     tn__patterns *all = &b->t->patterns;
     if (all->count == TN__MOST_PATTERNS) {
-        tn__raise(TN_EFORMAT, b->operation, "%s: more than %d patterns", b->path,
-                  TN__MOST_PATTERNS);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation, "%s: more than %d patterns", b->path,
+                        TN__MOST_PATTERNS);
     }
     tn__pattern *p = tn__pattern_new(text, literal, b->operation, b->path);
     if (p) { all->of[all->count++] = p; }
@@ -164,13 +160,11 @@ static bool reserve_all(tn__build *b) {
         highest = (uint32_t)b->tokens[i].id > highest ? (uint32_t)b->tokens[i].id : highest;
     }
     if (b->count == 0) {
-        tn__raise(TN_EFORMAT, b->operation, "%s: the vocabulary is empty", b->path);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation, "%s: the vocabulary is empty", b->path);
     }
     if (highest >= HOLES_FOR_ALL + (1 + HOLES_A_TOKEN) * (uint64_t)b->count || bytes > UINT32_MAX) {
-        tn__raise(TN_EFORMAT, b->operation, "%s: ids up to %llu for %u tokens of %llu bytes",
-                  b->path, (unsigned long long)highest, b->count, (unsigned long long)bytes);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation, "%s: ids up to %llu for %u tokens of %llu bytes",
+                        b->path, (unsigned long long)highest, b->count, (unsigned long long)bytes);
     }
     t->size = (int32_t)highest + 1;
     t->texts = tn__calloc_for(bytes, 1, b->operation);
@@ -197,10 +191,10 @@ static bool place_tokens(tn__build *b) {
         tn__token *token = &t->tokens[n->id];
         if (token->kind != TN__TOKEN_NONE) {
             const tn__named_token *other = named_with(b, n->id);
-            tn__raise(TN_EFORMAT, b->operation, "%s: the id %d is used twice, by \"%s\" and \"%s\"",
-                      b->path, n->id, tn__quote(other->text, other->bytes).text,
-                      tn__quote(n->text, n->bytes).text);
-            return false;
+            return tn__fail(TN_EFORMAT, b->operation,
+                            "%s: the id %d is used twice, by \"%s\" and \"%s\"", b->path, n->id,
+                            tn__quote(other->text, other->bytes).text,
+                            tn__quote(n->text, n->bytes).text);
         }
         char *to = t->texts + at;
         int64_t bytes = -1;
@@ -290,10 +284,9 @@ static bool check_around(const tn__build *b) {
     for (int i = 0; i < a->before_count + a->after_count; i++) {
         int32_t id = i < a->before_count ? a->before[i] : a->after[i - a->before_count];
         if (id >= b->t->size || b->t->tokens[id].kind == TN__TOKEN_NONE) {
-            tn__raise(TN_EFORMAT, b->operation,
-                      "%s: post_processor puts the token %d around a text, but there is none",
-                      b->path, id);
-            return false;
+            return tn__fail(TN_EFORMAT, b->operation,
+                            "%s: post_processor puts the token %d around a text, but there is none",
+                            b->path, id);
         }
     }
     return true;

@@ -57,9 +57,8 @@ static bool refuse_key(const tn__build *b, const char *name, const tn__json *val
                      : value->kind == TN__JSON_OBJECT ? "an object"
                      : value->kind == TN__JSON_LIST   ? "a list"
                                                       : value->text;
-    tn__raise(TN_EFORMAT, b->operation, "%s: %s is %s (should be %s)", b->path, name,
-              tn__quote(is, strlen(is)).text, instead);
-    return false;
+    return tn__fail(TN_EFORMAT, b->operation, "%s: %s is %s (should be %s)", b->path, name,
+                    tn__quote(is, strlen(is)).text, instead);
 }
 
 /* true, false, or the default if the key is missing. */
@@ -73,6 +72,13 @@ static bool read_switch(const tn__build *b, const tn__json *object, const char *
     }
     *value = strcmp(member->text, "true") == 0;
     return true;
+}
+
+static bool must_be_false(const tn__build *b, const tn__json *object, const char *parent,
+                          const char *name) {
+    bool is;
+    return read_switch(b, object, parent, name, false, &is) &&
+           (!is || refuse_key(b, key_in(parent, name).text, tn__json_get(object, name), "false"));
 }
 
 /* ---- The model ------------------------------------------------------------------------------- */
@@ -106,7 +112,6 @@ static bool read_merges(tn__build *b, const tn__json *merges) {
 
 static bool read_model(tn__build *b, const tn__json *model) {
     const tn__json *type = tn__json_get(model, "type"), *drop = tn__json_get(model, "dropout");
-    bool fallback;
     if (type && !is_text(type, "BPE")) { return refuse_key(b, "model.type", type, "BPE"); }
     if (!is_nothing(drop) && !is_zero(drop)) {
         return refuse_key(b, "model.dropout", drop, "null");
@@ -118,14 +123,9 @@ static bool read_model(tn__build *b, const tn__json *model) {
             return refuse_key(b, key_in("model", affixes[i]).text, affix, "null");
         }
     }
-    if (!read_switch(b, model, "model", "byte_fallback", false, &fallback) ||
-        !read_switch(b, model, "model", "ignore_merges", false, &b->t->whole)) {
-        return false;
-    }
-    if (fallback) {
-        return refuse_key(b, "model.byte_fallback", tn__json_get(model, "byte_fallback"), "false");
-    }
-    return tn__build_vocab(b, tn__json_get(model, "vocab"), "model.vocab") &&
+    return must_be_false(b, model, "model", "byte_fallback") &&
+           read_switch(b, model, "model", "ignore_merges", false, &b->t->whole) &&
+           tn__build_vocab(b, tn__json_get(model, "vocab"), "model.vocab") &&
            read_merges(b, tn__json_get(model, "merges"));
 }
 
@@ -206,21 +206,16 @@ static bool read_cuts(tn__build *b, const tn__json *cut) {
 /* ---- Added tokens ---------------------------------------------------------------------------- */
 
 static bool read_added(tn__build *b, const tn__json *token, uint32_t index) {
-    static const char *const strange[] = {"single_word", "lstrip", "rstrip"};
     const tn__json *text = tn__json_get(token, "content"), *id = tn__json_get(token, "id");
     key name = key_at("added_tokens", index);
-    bool special, late, is_set;
+    bool special, late;
     if (!text || text->kind != TN__JSON_TEXT || !id || id->kind != TN__JSON_WHOLE) {
         return refuse_key(b, name.text, token, "an object with id and content");
     }
-    for (int i = 0; i < 3; i++) {
-        if (!read_switch(b, token, name.text, strange[i], false, &is_set)) { return false; }
-        if (is_set) {
-            return refuse_key(b, key_in(name.text, strange[i]).text,
-                              tn__json_get(token, strange[i]), "false");
-        }
-    }
-    if (!read_switch(b, token, name.text, "special", false, &special) ||
+    if (!must_be_false(b, token, name.text, "single_word") ||
+        !must_be_false(b, token, name.text, "lstrip") ||
+        !must_be_false(b, token, name.text, "rstrip") ||
+        !read_switch(b, token, name.text, "special", false, &special) ||
         !read_switch(b, token, name.text, "normalized", false, &late) ||
         !tn__build_token(b, text->text, strlen(text->text), id->whole,
                          special ? TN__TOKEN_SPECIAL : TN__TOKEN_ADDED)) {

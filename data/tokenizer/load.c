@@ -16,9 +16,8 @@ static const char OPERATION[] = "tokenizer_load";
 
 bool tn__build_vocab(tn__build *b, const tn__json *vocab, const char *key) {
     if (!vocab || vocab->kind != TN__JSON_OBJECT) {
-        tn__raise(TN_EFORMAT, b->operation, "%s: %s should be an object of ids by token", b->path,
-                  key);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation, "%s: %s should be an object of ids by token",
+                        b->path, key);
     }
     const tn__json *one = tn__json_first(vocab);
     for (uint32_t i = 0; i < vocab->count; i++, one = tn__json_next(one)) {
@@ -32,9 +31,8 @@ bool tn__build_line(tn__build *b, const char *line, size_t bytes, const char *wh
     const char *space = memchr(line, ' ', bytes);
     size_t left = space ? (size_t)(space - line) : 0, right = space ? bytes - left - 1 : 0;
     if (!space || memchr(space + 1, ' ', right)) {
-        tn__raise(TN_EFORMAT, b->operation, "%s: should be two tokens with a space between them",
-                  where);
-        return false;
+        return tn__fail(TN_EFORMAT, b->operation,
+                        "%s: should be two tokens with a space between them", where);
     }
     return tn__build_pair(b, line, left, space + 1, right, where);
 }

@@ -12,11 +12,7 @@ tn_rows_options tn_rows_defaults(void) {
 
 /* The id after a row's end; below 0 after raising. */
 static int64_t find_pad(const tn_tokenizer *t, const tn_rows_options *o) {
-    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
-    int64_t pad = o->pad;
-    for (size_t i = 0; pad < 0 && i < sizeof(usual) / sizeof(*usual); i++) {
-        pad = tn_tokenizer_special(t, usual[i]);
-    }
+    int64_t pad = o->pad < 0 ? tn__tokenizer_end(t) : o->pad;
     if (pad < 0) {
         tn__raise(TN_EVALUE, "tokenizer_encode_rows",
                   "the tokenizer has no end token to pad with: give `pad`");
@@ -29,8 +25,7 @@ static bool encode_all(const tn_tokenizer *t, const char *const *texts, int64_t 
                        tn_ids *ids, int64_t *ends) {
     for (int64_t i = 0; i < n; i++) {
         if (!texts[i]) {
-            tn__raise(TN_EVALUE, "tokenizer_encode_rows", "text %lld is NULL", (long long)i);
-            return false;
+            return tn__fail(TN_EVALUE, "tokenizer_encode_rows", "text %lld is NULL", (long long)i);
         }
         if (tn_tokenizer_encode(t, texts[i], strlen(texts[i]), special, ids) != TN_OK) {
             return false;

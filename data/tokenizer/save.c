@@ -10,8 +10,6 @@
 #include "text/json_write.h"
 #include "text/utf8.h"
 
-#include <limits.h>
-#include <stdio.h>
 #include <string.h>
 
 static const char OPERATION[] = "tokenizer_save";
@@ -176,7 +174,7 @@ static void put_processor(saver *s) {
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-static void tokenizer_json(saver *s) {
+static void put_json(saver *s) {
     tn__buffer_format(&s->text, "{\"version\":\"1.0\",\"truncation\":null,\"padding\":null,"
                                 "\"added_tokens\":[");
     put_added(s);
@@ -197,29 +195,36 @@ static void tokenizer_json(saver *s) {
     tn__buffer_text(&s->text, "]}}\n");
 }
 
-static void tokenizer_config(saver *s) {
-    tn__buffer_format(&s->text, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\","
-                                "\"clean_up_tokenization_spaces\":false");
-    if (tn_tokenizer_special(s->t, "<|endoftext|>") >= 0) {
-        tn__buffer_format(&s->text,
-                          ",\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\"");
-    }
-    tn__buffer_text(&s->text, "}\n");
+bool tn__tokenizer_put(tn__buffer *to, const tn_tokenizer *t) {
+    saver s = {
+        .t = t, .alphabet = tn__byte_alphabet_make(), .text = *to, .name.operation = to->operation};
+    bool done = sort_pairs(&s);
+    if (done) { put_json(&s); }
+    *to = s.text;
+    free(s.pairs);
+    tn__buffer_free(&s.name);
+    return done && !to->failed;
 }
 
-static bool write_file(saver *s, const char *folder, const char *name, void (*put)(saver *)) {
-    char path[PATH_MAX];
-    tn__file f;
-    s->text.bytes = 0;
-    put(s);
-    if (s->text.failed) { return false; }
-    if (snprintf(path, sizeof(path), "%s/%s", folder, name) >= PATH_MAX) {
-        tn__raise(TN_EVALUE, OPERATION, "the folder's name is too long");
-        return false;
+static void put_config(tn__buffer *to, const tn_tokenizer *t) {
+    tn__buffer_text(to, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\","
+                        "\"clean_up_tokenization_spaces\":false");
+    if (tn_tokenizer_special(t, "<|endoftext|>") >= 0) {
+        tn__buffer_text(to, ",\"bos_token\":\"<|endoftext|>\",\"eos_token\":\"<|endoftext|>\"");
     }
-    if (!tn__file_begin(&f, path, OPERATION)) { return false; }
-    tn__file_put(&f, s->text.at, s->text.bytes);
-    return tn__file_commit(&f) == TN_OK;
+    tn__buffer_text(to, "}\n");
+}
+
+static bool write_file(const tn__buffer *text, const char *folder, const char *name) {
+    tn__file f;
+    char *path = text->failed ? NULL : tn__folder_path(folder, name, OPERATION);
+    bool done = path && tn__file_begin(&f, path, OPERATION);
+    if (done) {
+        tn__file_put(&f, text->at, text->bytes);
+        done = tn__file_commit(&f) == TN_OK;
+    }
+    free(path);
+    return done;
 }
 
 tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
@@ -228,15 +233,12 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
         return tn__raise(TN_EVALUE, OPERATION, "the %s is NULL", t ? "folder" : "tokenizer");
     }
     if (!tn__tokenizer_here(t, OPERATION)) { return tn_error(); }
-    saver s = {.t = t,
-               .alphabet = tn__byte_alphabet_make(),
-               .text.operation = OPERATION,
-               .name.operation = OPERATION};
-    bool done = sort_pairs(&s) && tn__folder_make(folder, OPERATION) &&
-                write_file(&s, folder, "tokenizer.json", tokenizer_json) &&
-                write_file(&s, folder, "tokenizer_config.json", tokenizer_config);
-    free(s.pairs);
-    tn__buffer_free(&s.text);
-    tn__buffer_free(&s.name);
+    tn__buffer json = {.operation = OPERATION}, config = json;
+    put_config(&config, t);
+    bool done = tn__tokenizer_put(&json, t) && tn__folder_make(folder, OPERATION) &&
+                write_file(&json, folder, "tokenizer.json") &&
+                write_file(&config, folder, "tokenizer_config.json");
+    tn__buffer_free(&json);
+    tn__buffer_free(&config);
     return done ? TN_OK : tn_error();
 }

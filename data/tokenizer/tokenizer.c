@@ -99,28 +99,35 @@ int32_t tn_tokenizer_special(const tn_tokenizer *t, const char *text) {
     return id >= 0 && t->tokens[id].bytes == bytes ? id : -1;
 }
 
+int32_t tn__tokenizer_end(const tn_tokenizer *t) {
+    static const char *const usual[] = {"<|endoftext|>", "<|end_of_text|>", "</s>"};
+    int32_t id = -1;
+    for (int i = 0; id < 0 && i < 3; i++) {
+        id = tn_tokenizer_special(t, usual[i]);
+    }
+    return id;
+}
+
 /* ---- Encoding -------------------------------------------------------------------------------- */
 
 bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn__bpe_scratch *s,
                       tn_ids *out) {
     if (bytes > INT32_MAX) {
-        tn__raise(TN_EVALUE, "tokenizer_encode", "a piece of %zu bytes (below 2 GiB)", bytes);
-        return false;
+        return tn__fail(TN_EVALUE, "tokenizer_encode", "a piece of %zu bytes (below 2 GiB)", bytes);
     }
     if (!tn__ids_reserve(out, (int64_t)bytes)) { return false; }
     int32_t *ids = out->ids + out->count;
     for (size_t i = 0; i < bytes; i++) {
         ids[i] = t->of_byte[(unsigned char)text[i]];
         if (ids[i] < 0) {
-            tn__raise(TN_EVALUE, "tokenizer_encode",
-                      "the vocabulary has no token for the byte 0x%02x", (unsigned char)text[i]);
-            return false;
+            return tn__fail(TN_EVALUE, "tokenizer_encode",
+                            "the vocabulary has no token for the byte 0x%02x",
+                            (unsigned char)text[i]);
         }
     }
     int64_t count = tn__bpe_join(&t->pairs, ids, (int64_t)bytes, s);
     if (count < 0) {
-        tn__raise(TN_ENOMEM, "tokenizer_encode", "no memory for a piece of %zu bytes", bytes);
-        return false;
+        return tn__fail(TN_ENOMEM, "tokenizer_encode", "no memory for a piece of %zu bytes", bytes);
     }
     out->count += count;
     return true;

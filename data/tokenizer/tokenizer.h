@@ -3,6 +3,7 @@
 #define TERN_DATA_TOKENIZER_TOKENIZER_H
 
 #include "core/alive.h"
+#include "core/buffer.h"
 #include "data/tokenizer/bpe.h"
 #include "data/tokenizer/text_table.h"
 #include "data/tokenizer/cut.h"
@@ -50,6 +51,12 @@ struct tn_tokenizer {
 void tn__tokenizer_begin(tn_tokenizer *t);
 /* Whether the tokenizer, which is not NULL, was not freed; false after raising. */
 bool tn__tokenizer_here(const tn_tokenizer *t, const char *operation);
+
+/* The usual token that ends a text, "<|endoftext|>" or another; -1: none. */
+int32_t tn__tokenizer_end(const tn_tokenizer *t);
+
+/* Puts its tokenizer.json. False after raising. */
+bool tn__tokenizer_put(tn__buffer *to, const tn_tokenizer *t);
 
 /* The token at text[0 … bytes) that is found before the text is cut, the longest; -1: none. */
 int32_t tn__added_at(const tn_tokenizer *t, const char *text, size_t bytes, bool special,

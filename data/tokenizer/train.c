@@ -69,8 +69,7 @@ typedef struct trainer {
 } trainer;
 
 static bool raise_memory(void) {
-    tn__raise(TN_ENOMEM, OPERATION, "no memory");
-    return false;
+    return tn__fail(TN_ENOMEM, OPERATION, "no memory");
 }
 
 /* ---- Words ----------------------------------------------------------------------------------- */
@@ -78,9 +77,8 @@ static bool raise_memory(void) {
 static bool count_word(void *user, const char *text, size_t bytes) {
     trainer *t = user;
     if (bytes > INT32_MAX || t->word_count == INT32_MAX) {
-        tn__raise(TN_EVALUE, OPERATION, "%u different pieces, and one of %zu bytes", t->word_count,
-                  bytes);
-        return false;
+        return tn__fail(TN_EVALUE, OPERATION, "%u different pieces, and one of %zu bytes",
+                        t->word_count, bytes);
     }
     tn__text_entry *entry = tn__text_put(&t->known, text, (uint32_t)bytes);
     if (!entry) { return raise_memory(); }
@@ -403,14 +401,10 @@ static bool check_training(const char *const *texts, const size_t *bytes, int64_
     for (int i = 0; !null && i < o->special_count; i++) {
         null = !o->special[i] ? "one of the special tokens" : NULL;
     }
-    if (null) {
-        tn__raise(TN_EVALUE, OPERATION, "%s is NULL", null);
-        return false;
-    }
+    if (null) { return tn__fail(TN_EVALUE, OPERATION, "%s is NULL", null); }
     const char *wrong = TN__BEYOND({"n", n, 0, 0}, {"special_count", o->special_count, 0, 0},
                                    {"vocab", o->vocab, 256 + (int64_t)o->special_count, 1 << 24});
-    if (wrong) { tn__raise(TN_EVALUE, OPERATION, "%s", wrong); }
-    return !wrong;
+    return !wrong || tn__fail(TN_EVALUE, OPERATION, "%s", wrong);
 }
 
 tn_tokenizer *tn_tokenizer_train(const char *const *texts, const size_t *bytes, int64_t n,

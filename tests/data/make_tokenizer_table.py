@@ -43,18 +43,22 @@ def literal(text):
 
 
 def main():
-    out = ["/* Made by make_tokenizer_table.py, by which it can be made again. Columns: pattern, text, ids. */",
+    out = ["/* Made by make_tokenizer_table.py, by which it can be made again: the ids of a text by each pattern. */",
            "/* clang-format off */",
-           f"enum {{ TABLE_VOCAB = {VOCAB} }};", "static const char table_text[] =", f"        {literal(TEXT)};", "",
-           "static const struct {", "    const char *pattern, *text;", "    int count;", "    int32_t ids[80];", "} table[] = {"]
-    for pattern in peer.PATTERNS:
-        there = peer.trained([TEXT], VOCAB, pattern)
-        size = there.get_vocab_size()
-        for line in LINES:
+           f"enum {{ TABLE_VOCAB = {VOCAB}, TABLE_PATTERNS = {len(peer.PATTERNS)} }};", "static const char table_text[] =",
+           f"        {literal(TEXT)};", "",
+           f"static const char *const table_patterns[] = {{{', '.join(f'{chr(34)}{name}{chr(34)}' for name in peer.PATTERNS)}}};", "",
+           "static const struct {", "    const char *text;", "    struct {", "        int count;", "        int32_t ids[80];",
+           "    } by[TABLE_PATTERNS];", "} table[] = {"]
+    trained = [peer.trained([TEXT], VOCAB, pattern) for pattern in peer.PATTERNS]
+    for line in LINES:
+        rows = []
+        for there in trained:
+            size = there.get_vocab_size()
             ids = [id - 1 if id else size - 1 for id in there.encode(line).ids]
-            rows = [", ".join(map(str, ids[i:i + 18])) for i in range(0, len(ids), 18)]
-            out += [f"    {{\"{pattern}\",", f"        {literal(line)},",
-                    f"        {len(ids)}, {{" + ",\n        ".join(rows or ["0"]) + "}},"]
+            parts = [", ".join(map(str, ids[i:i + 18])) for i in range(0, len(ids), 18)]
+            rows.append(f"{{{len(ids)}, {{" + ",\n        ".join(parts or ["0"]) + "}}")
+        out += [f"    {{{literal(line)},", "     {" + ",\n      ".join(rows) + "}},"]
     print("\n".join(out + ["};", "/* clang-format on */"]))
 
 

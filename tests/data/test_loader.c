@@ -342,22 +342,19 @@ PLAIN_TEST(test_bad_arguments) {
     freed = 0;
     tn_sampler s = tn_sequential_sampler(), parts = s;
     parts.parts = 0;
-    assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(0, 1, 0)));
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
-    assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, -1, 0)));
-    tn_error_clear();
+    assert_none(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(0, 1, 0)), TN_EVALUE,
+                "batch is 0");
+    assert_none(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, -1, 0)), TN_EVALUE,
+                "epochs is -1");
     /* would never end and never return a batch */
-    assert_null(tn_loader_new(make_numbers(0, -1, 0), s, loader_options(1, 0, 0)));
-    tn_error_clear();
-    assert_null(tn_loader_new(make_numbers(8, -1, 0), parts, loader_options(1, 1, 0)));
-    tn_error_clear();
-    assert_null(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, 1, -2)));
-    tn_error_clear();
+    assert_none(tn_loader_new(make_numbers(0, -1, 0), s, loader_options(1, 0, 0)), TN_EVALUE,
+                "no batch of 1 in an epoch of 0 examples");
+    assert_none(tn_loader_new(make_numbers(8, -1, 0), parts, loader_options(1, 1, 0)), TN_EVALUE,
+                "part 0 of 0");
+    assert_none(tn_loader_new(make_numbers(8, -1, 0), s, loader_options(1, 1, -2)), TN_EVALUE,
+                "threads is -2");
     assert_int_equal(freed, 5);
-    assert_null(tn_loader_new(NULL, s, loader_options(1, 1, 0)));
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
+    assert_none(tn_loader_new(NULL, s, loader_options(1, 1, 0)), TN_EVALUE, "dataset is NULL");
     tn_batch b;
     assert_false(tn_loader_next(NULL, &b));
 }

@@ -4,10 +4,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
+#include "tests/data/packed.h"
 #include "tests/support/dataset_text.h"
-#include "tests/support/temp.h"
 #include "tests/support/test.h"
 
 enum { COUNT = 3, PIXELS = 28 * 28 };
@@ -16,10 +15,9 @@ enum { IMAGES = 16 + COUNT * PIXELS, LABELS = 8 + COUNT };
 static unsigned char images[IMAGES] = {0, 0, 8, 3, 0, 0, 0, COUNT, 0, 0, 0, 28, 0, 0, 0, 28};
 static unsigned char labels[LABELS] = {0, 0, 8, 1, 0, 0, 0, COUNT, 7, 0, 9};
 
-static void write_gz(const char *path, const void *data, unsigned bytes) {
-    gzFile file = gzopen(path, "wb");
-    assert_int_equal(gzwrite(file, data, bytes), bytes);
-    assert_int_equal(gzclose(file), Z_OK);
+static void write_gz(const char *path, const void *data, size_t bytes) {
+    packed z = pack_gzip(data, bytes);
+    packed_write(path, z, z.bytes, 1);
 }
 
 static void remove_all(void) {

@@ -168,6 +168,11 @@ TEST(folders_that_are_no_dataset) {
     snprintf(path, sizeof(path), "%s/a", folder);
     assert_none(tn_image_folder(path, options_of_size(4, 4)), TN_EVALUE,
                 "/a: there is no folder in it");
+    snprintf(path, sizeof(path), "%s/aa", folder);
+    assert_int_equal(mkdir(path, 0700), 0);
+    assert_none(tn_image_folder(folder, options_of_size(4, 4)), TN_EVALUE,
+                "/aa: there is no .png, .jpg or .jpeg in this folder");
+    assert_int_equal(rmdir(path), 0);
     snprintf(path, sizeof(path), "%s/c", folder);
     assert_int_equal(mkdir(path, 0700), 0);
     assert_none(tn_image_folder(folder, options_of_size(4, 4)), TN_EVALUE,

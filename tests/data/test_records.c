@@ -1,12 +1,8 @@
 /* Documents in nested JSON: paths, lists within lists, texts of several parts, and what is wrong
  * with a path or a file. */
-#include "tern/data.h"
-
-#include <stdlib.h>
-
+#include "tests/data/said.h"
 #include "tests/support/fail_malloc.h"
 #include "tests/support/temp.h"
-#include "tests/support/test.h"
 
 /* The shape of SQuAD's files: articles with paragraphs, these with questions, and these with
  * answers. */
@@ -30,23 +26,6 @@ static const char first_answer[] = ".data[].paragraphs[].qas[].answers[0].text";
 
 /* ---- What comes out -------------------------------------------------------------------------- */
 
-/* Every document as "[text]", a pair as "[prompt|completion]". */
-static char *read_all(tn_corpus *c) {
-    size_t bytes = 0;
-    char *said = calloc(1, 1 << 16);
-    assert_non_null(said);
-    for (tn_document d; tn_corpus_next(c, &d);) {
-        assert_true(d.begins && d.line > 0 && bytes + d.bytes + d.completion_bytes < 60000);
-        bytes += (size_t)sprintf(said + bytes, "[%.*s", (int)d.bytes, d.text);
-        if (d.completion) {
-            bytes += (size_t)sprintf(said + bytes, "|%.*s", (int)d.completion_bytes, d.completion);
-        }
-        bytes += (size_t)sprintf(said + bytes, "]");
-    }
-    tn_corpus_free(c);
-    return said;
-}
-
 static tn_corpus *open_text(const char *name, const char *text, tn_corpus_options o) {
     const char *path = temp_path(name);
     temp_write(path, text, strlen(text));
@@ -55,33 +34,22 @@ static tn_corpus *open_text(const char *name, const char *text, tn_corpus_option
 
 static void expect_pairs(const char *name, const char *text, const char *prompt,
                          const char *completion, const char *expected) {
-    tn_corpus *c = open_text(
-        name, text, TN_WITH(tn_corpus, .pairs = true, .prompt = prompt, .completion = completion));
-    assert_non_null(c);
-    char *said = read_all(c);
-    assert_int_equal(tn_error(), TN_OK);
-    assert_string_equal(said, expected);
-    free(said);
+    tn_corpus_options o =
+        TN_WITH(tn_corpus, .pairs = true, .prompt = prompt, .completion = completion);
+    expect_said(read_all(open_text(name, text, o)), expected);
 }
 
 static void expect_texts(const char *name, const char *text, const char *key,
                          const char *expected) {
-    tn_corpus *c = open_text(name, text, TN_WITH(tn_corpus, .key = key));
-    assert_non_null(c);
-    char *said = read_all(c);
-    assert_int_equal(tn_error(), TN_OK);
-    assert_string_equal(said, expected);
-    free(said);
+    expect_said(read_all(open_text(name, text, TN_WITH(tn_corpus, .key = key))), expected);
 }
 
 /* What follows the documents `expected` is wrong. */
 static void expect_wrong(const char *text, const char *key, const char *expected, const char *why) {
-    tn_corpus *c = open_text("a.json", text, TN_WITH(tn_corpus, .key = key));
-    assert_non_null(c);
-    char *said = read_all(c);
+    said s = read_all(open_text("a.json", text, TN_WITH(tn_corpus, .key = key)));
     assert_error(TN_EFORMAT, why);
-    assert_string_equal(said, expected);
-    free(said);
+    assert_string_equal(s.text, expected);
+    free(s.text);
 }
 
 /* ---- Paths ----------------------------------------------------------------------------------- */
@@ -113,7 +81,7 @@ TEST_WITH(test_values, NULL, temp_clean) {
         "a.json: line 2: nothing more should follow, at byte 1 (with a path a .json file is "
         "one value: JSON lines should be in a .jsonl file)");
     tn_corpus *c = open_text("a.jsonl", "{\"a\":\n[\"x\"]}\n", TN_WITH(tn_corpus, .key = ".a[]"));
-    free(read_all(c));
+    free(read_all(c).text);
     assert_error(TN_EFORMAT, "a.jsonl: line 1: a value should begin here, at byte 6");
 }
 

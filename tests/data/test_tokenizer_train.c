@@ -19,27 +19,30 @@ static tn_tokenizer *train_table(const char *pattern) {
     return t;
 }
 
-static void expect_row(const tn_tokenizer *t, size_t row) {
+static void expect_rows(const tn_tokenizer *t, int pattern) {
     tn_ids ids = {0};
-    const char *text = table[row].text;
-    assert_int_equal(tn_tokenizer_encode(t, text, strlen(text), true, &ids), TN_OK);
-    assert_int_equal(ids.count, table[row].count);
-    assert_true(ids.count == 0 ||
-                memcmp(ids.ids, table[row].ids, (size_t)ids.count * sizeof(int32_t)) == 0);
+    for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
+        const char *text = table[row].text;
+        ids.count = 0;
+        assert_int_equal(tn_tokenizer_encode(t, text, strlen(text), true, &ids), TN_OK);
+        assert_int_equal(ids.count, table[row].by[pattern].count);
+        assert_memory_equal(ids.ids, table[row].by[pattern].ids,
+                            (size_t)ids.count * sizeof(int32_t));
+    }
     tn_ids_free(&ids);
 }
 
 /* Every row with a trained tokenizer, and with the same one saved and loaded. */
 TEST(as_tokenizers) {
-    for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
-        tn_tokenizer *t = train_table(table[row].pattern);
-        expect_row(t, row);
+    for (int pattern = 0; pattern < TABLE_PATTERNS; pattern++) {
+        tn_tokenizer *t = train_table(table_patterns[pattern]);
+        expect_rows(t, pattern);
         assert_int_equal(tn_tokenizer_save(t, temp_path("saved")), TN_OK);
         tn_tokenizer_free(t);
         t = tn_tokenizer_load(temp_path("saved"));
         assert_non_null(t);
         assert_int_equal(tn_tokenizer_size(t), TABLE_VOCAB);
-        expect_row(t, row);
+        expect_rows(t, pattern);
         tn_tokenizer_free(t);
     }
 }

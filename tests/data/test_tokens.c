@@ -537,4 +537,10 @@ MAKES(test_starts_over) {
     change_file("in/0.jsonl", 0);
     change_file("in/0.jsonl", 0); /* the same text, but nobody has looked */
     assert_int_equal(go_on("touched", o), 0);
+
+    break_off("joined");
+    tn_tokenizer_free(small);
+    small_write("h e\nl l\n"); /* the same vocabulary, with other pairs */
+    small = tn_tokenizer_load(temp_path("vocab.json"));
+    assert_int_equal(go_on("joined", o), 0);
 }
