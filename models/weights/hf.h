@@ -54,6 +54,12 @@ bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m);
 void tn__hf_plan_apply(tn__hf_plan *p);
 void tn__hf_plan_free(tn__hf_plan *p);
 
+/* Reads the elements that `layout` names, in their order and the file's dtype, to `to`. With
+ * `transposed` the layout is that of a matrix whose transpose is in the file. False after raising.
+ */
+TN_API bool tn__hf_read(const tn_safetensors *f, const char *name, const tn_layout *layout,
+                        bool transposed, void *to);
+
 /* ---- Whole models: models/weights/hf.c ------------------------------------------------------- */
 
 /* Weights for an existing model, in two steps: everything that can fail, then the change. NULL

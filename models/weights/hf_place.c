@@ -40,6 +40,24 @@ char *tn__hf_model_folder(const char *folder, const char *operation) {
 
 /* ---- One file -------------------------------------------------------------------------------- */
 
+/* What says how texts become tokens. */
+static const char *const words[] = {"tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "tokenizer.model",
+                                    "added_tokens.json",
+                                    "special_tokens_map.json",
+                                    "generation_config.json"};
+
+bool tn__hf_is_words(const char *name) {
+    bool found = false;
+    for (size_t i = 0; !found && i < sizeof(words) / sizeof(words[0]); i++) {
+        found = strcmp(name, words[i]) == 0;
+    }
+    return found;
+}
+
 /* Whether a save may have written a file of this name, with weights or their index. */
 static bool is_weights(const char *name) {
     int part, parts, end = 0;
@@ -70,6 +88,19 @@ bool tn__hf_copy_file(const char *from, const char *to, const char *operation) {
     tn__reader_close(&r);
     if (!read) { tn__file_abandon(&f); }
     return read && tn__file_commit(&f) == TN_OK;
+}
+
+bool tn__hf_copy_words(const char *from, const char *to, const char *operation) {
+    bool copied = true;
+    for (size_t i = 0; copied && i < sizeof(words) / sizeof(words[0]); i++) {
+        char *source = tn__folder_path(from, words[i], operation);
+        char *target = source ? tn__folder_path(to, words[i], operation) : NULL;
+        copied =
+            target && (access(source, F_OK) != 0 || tn__hf_copy_file(source, target, operation));
+        free(source);
+        free(target);
+    }
+    return copied;
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */
