@@ -488,10 +488,6 @@ const char *tn__safetensors_digest(const tn_safetensors *f) {
     return tn_safetensors_metadata(f, "digest");
 }
 
-size_t tn__safetensors_begin(const tn_safetensors *f, const char *name) {
-    return entry_find(f, name)->begin;
-}
-
 size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name) {
     const entry *e = entry_find(f, name);
     return e->end - e->begin;

@@ -60,8 +60,7 @@ const char *tn__safetensors_path(const tn_safetensors *f);
 int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
 const tn__json *tn__safetensors_metadata(const tn_safetensors *f); /* NULL: none */
 
-/* Where an existing tensor's data begin, counted from the end of the header. */
-size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);
+/* Of an existing tensor's data. */
 size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name);
 
 #endif
