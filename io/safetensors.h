@@ -21,6 +21,8 @@
 enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
+/* Its place among the dtypes: the reference implementation's order, wider ones first. */
+int tn__safetensors_place(tn_dtype dtype);
 
 /* Like tn_safetensors_writer_save, with or without a digest: w is freed in any case, and after an
  * error nothing is written. */

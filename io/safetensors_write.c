@@ -150,18 +150,9 @@ tn_status tn_safetensors_writer_add_metadata(tn_safetensors_writer *w, const cha
 
 /* ---- Layout ---------------------------------------------------------------------------------- */
 
-/* The reference implementation's order of dtypes, backwards. */
-static int place_of_dtype(tn_dtype dtype) {
-    static const int place[TN_DTYPES] = {
-        [TN_I64] = 0, [TN_F64] = 1, [TN_F32] = 2, [TN_I32] = 3,  [TN_BF16] = 4,
-        [TN_F16] = 5, [TN_I8] = 6,  [TN_U8] = 7,  [TN_BOOL] = 8,
-    };
-    return place[dtype];
-}
-
 static int compare_items(const void *a, const void *b) {
     const item *x = a, *y = b;
-    int order = place_of_dtype(x->dtype) - place_of_dtype(y->dtype);
+    int order = tn__safetensors_place(x->dtype) - tn__safetensors_place(y->dtype);
     return order ? order : strcmp(x->name, y->name);
 }
 
