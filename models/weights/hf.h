@@ -46,7 +46,6 @@ typedef struct tn__hf_plan {
     tn__hf_weights weights;
     tn__state state; /* what this rank has of m, under its paths */
     bool prefixed;
-    bool partial; /* the file's other tensors belong to other ranks */
 } tn__hf_plan;
 
 /* False after raising. tn__hf_plan_free in any case. */
@@ -104,13 +103,7 @@ bool tn__hf_place(const char *folder, const char *operation);
 /* Finishes an interrupted save, if tn__hf_is_staged. False after raising. */
 bool tn__hf_finish(const char *folder, const char *operation);
 
-/* A file, whole or not at all. False after raising. */
-bool tn__hf_copy_file(const char *from, const char *to, const char *operation);
-
-/* Whether a file of this name says how texts become tokens. */
-TN_API bool tn__hf_is_words(const char *name);
-
-/* Copies those of these files that folder `from` has into `to`. False after raising. */
+/* Copies the tokenizer's files that folder `from` has into `to`. False after raising. */
 bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
 
 #endif

@@ -123,7 +123,7 @@ static bool compare_all_names(const tn__hf_plan *p) {
     }
     for (int i = 0; i < w->count; i++) {
         const char *found = w->tensors[i].name;
-        if (!p->partial && !is_known(p, found)) { list_name(&surplus, found); }
+        if (!is_known(p, found)) { list_name(&surplus, found); }
     }
     if (missing.count || surplus.count) {
         return tn__fail(TN_EMISMATCH, w->operation, "%s %s%s%s%s%s%s%s", w->path,
