@@ -24,16 +24,13 @@ struct tn__hf_form {
     bool dropout; /* whether `init` uses the config's `dropout` */
 
     bool (*transposed)(const char *path); /* whether files have it as (in, out) */
+    bool (*biased)(const char *path);     /* a weight beside which files have a bias; or NULL */
     bool (*ignored)(const char *name);    /* not a weight: what older files have beside them */
 
     /* The members of config.json that say what m computes, each with a comma after it; `plain`:
      * with weights as m has them. False after raising TN_EUNSUPPORTED: transformers has no such
      * model. */
     bool (*put_config)(tn__buffer *j, void *m, bool plain, const char *operation);
-
-    /* The i-th tensor that files must have but m lacks, all zeros; false: there is none. May be
-     * NULL. */
-    bool (*zero)(void *m, int i, char *path, size_t size, tn_dims *dims);
 };
 
 /* ---- Loading: models/weights/hf_load.c ------------------------------------------------------- */
