@@ -135,6 +135,7 @@ static bool gpt_put_config(tn__buffer *j, void *m, bool plain, const char *opera
 const tn__hf_form tn__gpt_hf = {
     .prefix = "transformer.",
     .tokens = "wte.weight",
+    .norm = "ln_f.weight",
     .init = gpt_init,
     .dropout = true,
     .transposed = gpt_transposed,

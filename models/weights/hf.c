@@ -90,32 +90,16 @@ static bool are_bytes(const tn__hf_weights *w) {
     return found;
 }
 
-/* The dtype from the config, since quantised weights do not show it. False after raising. */
-static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
-    static const struct {
-        const char *name;
-        tn_dtype dtype;
-    } known[] = {
-        {"float32", TN_F32}, {"bfloat16", TN_BF16}, {"float16", TN_F16}, {"float64", TN_F64}};
-    const char *text;
-    if (!tn__hf_config_text(c, "dtype", "float32", &text)) { return false; }
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(text, known[i].name) == 0) {
-            *dtype = known[i].dtype;
-            return true;
-        }
-    }
-    return tn__hf_config_bad(c, "dtype", "float32, bfloat16, float16 or float64");
-}
-
-/* The dtype of the token embedding in the files. False after raising. */
+/* The dtype of the token embedding in the files or, where that is bytes, of the last norm. False
+ * after raising. */
 static bool stored_dtype(const loading *s, tn_dtype *dtype) {
-    if (are_bytes(&s->plan.weights)) { return config_dtype(&s->config, dtype); }
+    const tn__hf_form *form = s->family->hf;
     const tn__hf_weights *w = &s->plan.weights;
+    const char *path = are_bytes(w) ? form->norm : form->tokens;
     char name[128];
-    snprintf(name, sizeof(name), "%s%s", s->family->hf->prefix, s->family->hf->tokens);
+    snprintf(name, sizeof(name), "%s%s", form->prefix, path);
     const tn_safetensors *f = tn__hf_weights_find(w, name);
-    const char *found = f ? name : s->family->hf->tokens;
+    const char *found = f ? name : path;
     f = f ? f : tn__hf_weights_find(w, found);
     const char *written = f ? tn_safetensors_dtype(f, found) : "missing";
     if (!f || !tn__safetensors_find_dtype(written, dtype) || !tn_dtype_is_float(*dtype)) {

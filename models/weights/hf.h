@@ -15,6 +15,7 @@
 struct tn__hf_form {
     const char *prefix;
     const char *tokens; /* path of the token embedding, which every file has */
+    const char *norm;   /* of the last norm's weight */
 
     /* Makes a model of the config's options, with parameters of this dtype; `tensors` is how many
      * the weights have, and a model that would need more is refused. False after raising; m is then

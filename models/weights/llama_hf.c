@@ -197,6 +197,7 @@ static bool llama_put_config(tn__buffer *j, void *m, bool plain, const char *ope
 const tn__hf_form tn__llama_hf = {
     .prefix = "model.",
     .tokens = "embed_tokens.weight",
+    .norm = "norm.weight",
     .init = llama_init,
     .ignored = llama_ignored,
     .put_config = llama_put_config,
