@@ -155,7 +155,7 @@ static void write_out(tn__file *f, const char *from, size_t bytes) {
     }
 }
 
-void tn__file_flush(tn__file *f) {
+static void flush_held(tn__file *f) {
     write_out(f, f->buffer, f->held);
     f->held = 0;
 }
@@ -164,7 +164,7 @@ void tn__file_put(tn__file *f, const void *data, size_t bytes) {
     if (f->doing || !bytes) { return; }
     tn__digest_add(f->digest, data, bytes);
     f->bytes += bytes;
-    if (bytes > sizeof(f->buffer) - f->held) { tn__file_flush(f); }
+    if (bytes > sizeof(f->buffer) - f->held) { flush_held(f); }
     if (bytes > sizeof(f->buffer)) {
         write_out(f, data, bytes);
         return;
@@ -192,7 +192,7 @@ void tn__file_digest(const tn__file *f, char *digits) {
 }
 
 void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes) {
-    tn__file_flush(f);
+    flush_held(f);
     if (!f->doing && lseek(f->fd, (off_t)at, SEEK_SET) < 0) { note_failure(f, "seeking"); }
     write_out(f, is, bytes);
     f->patch.at = at;
@@ -269,7 +269,7 @@ static void sync_folder(tn__file *f) {
 
 /* False: f->path is unchanged. */
 static bool take_name(tn__file *f) {
-    tn__file_flush(f);
+    flush_held(f);
     if (!f->doing && f->replaces) { keep_rights(f); }
     if (!f->doing && fsync(f->fd) != 0) { note_failure(f, "syncing"); }
     if (!f->doing) { read_back(f); }

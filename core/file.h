@@ -53,9 +53,6 @@ void tn__file_digest(const tn__file *f, char *digits);
  * Once, after everything else. */
 void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, size_t bytes);
 
-/* Afterwards f->temporary can be read. */
-void tn__file_flush(tn__file *f);
-
 /* Reads back what was written and compares its size and digest, then renames it into place. */
 tn_status tn__file_commit(tn__file *f);
 void tn__file_abandon(tn__file *f);

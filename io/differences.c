@@ -2,7 +2,6 @@
  * real numbers. */
 #include "io/differences.h"
 
-#include "core/memory.h"
 #include "core/plain_text.h"
 #include "nn/describe.h"
 #include "text/number.h"
@@ -73,80 +72,64 @@ static bool same_values(const tn__json *a, const tn__json *b) {
            (!whole && tn__real_from(x, &first) && tn__real_from(y, &second) && first == second);
 }
 
-static void compare_options(tn__differences *d, const char *where, const tn__json *was,
-                            const tn__json *is, bool only_both) {
-    static const tn__json nothing = {.kind = TN__JSON_OBJECT};
+/* What two objects have under a name; one of them may be NULL. */
+typedef void compare_pair(tn__differences *d, const char *where, const tn__json *was,
+                          const tn__json *is, bool only_both);
+
+/* The member of this name, which is usually `guess`, at the same place as in another object. */
+static const tn__json *find_member(const tn__json *object, const tn__json *guess,
+                                   const char *name) {
+    bool here = guess < object + object->values && strcmp(guess->key, name) == 0;
+    return here ? guess : tn__json_get(object, name);
+}
+
+/* Compares what each of the names has: those of `is`, then those that only `was` has. */
+static void compare_members(tn__differences *d, const char *where, const tn__json *was,
+                            const tn__json *is, bool only_both, compare_pair *compare) {
+    static const tn__json nothing = {.kind = TN__JSON_OBJECT, .values = 1};
     was = was && was->kind == TN__JSON_OBJECT ? was : &nothing;
     is = is && is->kind == TN__JSON_OBJECT ? is : &nothing;
-    const tn__json *mine = tn__json_first(is), *theirs = tn__json_first(was);
-    for (uint32_t i = 0; i < is->count && !counted_enough(d); i++, mine = tn__json_next(mine)) {
-        const tn__json *other = tn__json_get(was, mine->key);
-        if (other ? !same_values(other, mine) : !only_both) {
-            char before[32], now[32];
-            tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, mine->key,
-                       shown_value(other, mine, before), shown_value(mine, other, now));
-        }
+    const tn__json *old = tn__json_first(was), *new = tn__json_first(is);
+    for (uint32_t i = 0; i < is->count && !counted_enough(d); i++, new = tn__json_next(new)) {
+        compare(d, where, find_member(was, old, new->key), new, only_both);
+        old = i < was->count ? tn__json_next(old) : old;
     }
-    for (uint32_t i = 0; i < was->count && !only_both && !counted_enough(d);
-         i++, theirs = tn__json_next(theirs)) {
-        if (!tn__json_get(is, theirs->key)) {
-            tn__differ(d, "%.80s: %.80s was %.80s but is not set", where, theirs->key,
-                       text_of(theirs));
-        }
+    old = tn__json_first(was);
+    new = tn__json_first(is);
+    for (uint32_t i = 0; i < was->count && !counted_enough(d); i++, old = tn__json_next(old)) {
+        if (!find_member(is, new, old->key)) { compare(d, where, old, NULL, only_both); }
+        new = i < is->count ? tn__json_next(new) : new;
     }
 }
 
-typedef struct both {
-    tn__json_file was, is;
-} both;
-
-static bool read_both(both *b, const tn__differences *d, const char *was, const char *is) {
-    if (!tn__description_read(&b->was, was, d->path, d->operation)) { return false; }
-    if (!tn__description_read(&b->is, is, "the program", d->operation)) {
-        tn__json_free(&b->was);
-        return false;
+static void compare_option(tn__differences *d, const char *where, const tn__json *was,
+                           const tn__json *is, bool only_both) {
+    char before[32], now[32];
+    if (was && is ? !same_values(was, is) : !only_both) {
+        tn__differ(d, "%.80s: %.80s was %.80s but is %.80s", where, (is ? is : was)->key,
+                   shown_value(was, is, before), shown_value(is, was, now));
     }
-    return true;
 }
 
-static void free_both(both *b) {
-    tn__json_free(&b->was);
-    tn__json_free(&b->is);
+/* The same for objects in these texts. False after raising: one is none. */
+static bool compare_texts(tn__differences *d, const char *where, const char *was, const char *is,
+                          bool only_both, compare_pair *compare) {
+    tn__json_file theirs, mine;
+    if (!tn__description_read(&theirs, was, d->path, d->operation)) { return false; }
+    bool read = tn__description_read(&mine, is, "the program", d->operation);
+    if (read) {
+        compare_members(d, where, theirs.values, mine.values, only_both, compare);
+        tn__json_free(&mine);
+    }
+    tn__json_free(&theirs);
+    return read;
 }
 
 bool tn__differ_options(tn__differences *d, const char *where, const char *was, const char *is) {
-    both b;
-    if (!read_both(&b, d, was, is)) { return false; }
-    compare_options(d, where, b.was.values, b.is.values, false);
-    free_both(&b);
-    return true;
+    return compare_texts(d, where, was, is, false, compare_option);
 }
 
 /* ---- Models ---------------------------------------------------------------------------------- */
-
-typedef struct modules {
-    const tn__json **at; /* by path */
-    size_t count;
-} modules;
-
-static int compare_paths(const void *a, const void *b) {
-    return strcmp((*(const tn__json *const *)a)->key, (*(const tn__json *const *)b)->key);
-}
-
-/* at is NULL after TN_ENOMEM. */
-static modules list_modules(const tn__json *model, const char *operation) {
-    modules all = {.at = tn__malloc((model->count + 1) * sizeof(*all.at)), .count = model->count};
-    if (!all.at) {
-        tn__raise(TN_ENOMEM, operation, "no memory to compare %u modules", (unsigned)model->count);
-        return all;
-    }
-    const tn__json *module = tn__json_first(model);
-    for (size_t i = 0; i < all.count; i++, module = tn__json_next(module)) {
-        all.at[i] = module;
-    }
-    qsort(all.at, all.count, sizeof(*all.at), compare_paths);
-    return all;
-}
 
 static const char *kind_of(const tn__json *module) {
     const tn__json *kind = tn__json_get(module, "kind");
@@ -158,53 +141,24 @@ static const char *name_of(const tn__json *module) {
     return strcmp(module->key, ".") == 0 ? kind_of(module) : module->key;
 }
 
-static void compare_modules(tn__differences *d, const tn__json *was, const tn__json *is,
-                            bool weights_alone) {
-    const char *where = name_of(is);
-    bool same_kind = strcmp(kind_of(was), kind_of(is)) == 0;
-    if (!same_kind && !weights_alone) {
-        tn__differ(d, "%.80s: was a %.80s but is a %.80s", where, kind_of(was), kind_of(is));
-    }
-    if (same_kind) {
-        compare_options(d, where, tn__json_get(was, "options"), tn__json_get(is, "options"),
-                        weights_alone);
-    }
-    if (same_kind && !weights_alone) {
-        compare_options(d, where, tn__json_get(was, "training"), tn__json_get(is, "training"),
-                        false);
-    }
-}
-
-static void tell_alone(tn__differences *d, const tn__json *module, const char *how) {
-    tn__differ(d, "%.80s: %s (%.80s)", name_of(module), how, kind_of(module));
-}
-
-/* Both sides are sorted: one pass over both. */
-static void compare_all(tn__differences *d, modules was, modules is, bool weights_alone) {
-    size_t i = 0, k = 0;
-    while ((i < was.count || k < is.count) && !counted_enough(d)) {
-        int order = i == was.count ? 1 : k == is.count ? -1 : compare_paths(&was.at[i], &is.at[k]);
-        if (order == 0) {
-            compare_modules(d, was.at[i++], is.at[k++], weights_alone);
-        } else if (order < 0) {
-            i++;
-            if (!weights_alone) { tell_alone(d, was.at[i - 1], "was there but no longer is"); }
-        } else {
-            k++;
-            if (!weights_alone) { tell_alone(d, is.at[k - 1], "is new"); }
-        }
+static void compare_module(tn__differences *d, const char *model, const tn__json *was,
+                           const tn__json *is, bool weights_alone) {
+    const char *where = name_of(is ? is : was);
+    const char *before = was ? kind_of(was) : NULL, *now = is ? kind_of(is) : NULL;
+    if (before && now && strcmp(before, now) == 0) {
+        compare_members(d, where, tn__json_get(was, "options"), tn__json_get(is, "options"),
+                        weights_alone, compare_option);
+        if (weights_alone) { return; }
+        compare_members(d, where, tn__json_get(was, "training"), tn__json_get(is, "training"),
+                        false, compare_option);
+    } else if (!weights_alone && before && now) {
+        tn__differ(d, "%.80s: was a %.80s but is a %.80s", where, before, now);
+    } else if (!weights_alone) {
+        tn__differ(d, "%.80s: %s (%.80s)", where, is ? "is new" : "was there but no longer is",
+                   is ? now : before);
     }
 }
 
 bool tn__differ_models(tn__differences *d, const char *was, const char *is, bool weights_alone) {
-    both b;
-    if (!read_both(&b, d, was, is)) { return false; }
-    modules theirs = list_modules(b.was.values, d->operation);
-    modules mine = theirs.at ? list_modules(b.is.values, d->operation) : (modules){0};
-    bool done = theirs.at && mine.at;
-    if (done) { compare_all(d, theirs, mine, weights_alone); }
-    free(theirs.at);
-    free(mine.at);
-    free_both(&b);
-    return done;
+    return compare_texts(d, NULL, was, is, weights_alone, compare_module);
 }

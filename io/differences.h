@@ -26,8 +26,8 @@ extern _Thread_local const char *tn__continue_hint;
 
 void tn__differ(tn__differences *d, const char *format, ...) TN_PRINTF(2, 3);
 
-/* Two sets of options, each as JSON or as prose (nn/describe.c): the file's and the program's.
- * `where` begins each difference: "adamw". False after raising: a string is neither. */
+/* Two sets of options as JSON (nn/describe.c): the file's and the program's. `where` begins each
+ * difference: "adamw". False after raising: a string is none. */
 bool tn__differ_options(tn__differences *d, const char *where, const char *was, const char *is);
 
 /* Two descriptions of a model. With `weights_alone` only the options that affect results, of

@@ -56,38 +56,39 @@ struct tn_safetensors {
 
 static const char metadata_key[] = "__metadata__";
 
-static const char *const dtype_names[TN_DTYPES] = {
-    [TN_F32] = "F32", [TN_F64] = "F64", [TN_BF16] = "BF16", [TN_F16] = "F16", [TN_I64] = "I64",
-    [TN_I32] = "I32", [TN_U8] = "U8",   [TN_BOOL] = "BOOL", [TN_I8] = "I8",
-};
-
-const char *tn__safetensors_dtype_name(tn_dtype dtype) {
-    return dtype_names[dtype];
-}
-
-/* The format's other dtypes. */
+/* The format's dtypes: first those that we have, in the order that their tensors have in a file. */
 static const struct {
     const char *name;
-    int bits;
-} foreign_dtypes[] = {
-    {"F4", 4},      {"F6_E2M3", 6},     {"F6_E3M2", 6},     {"F8_E4M3", 8}, {"F8_E5M2", 8},
-    {"F8_E8M0", 8}, {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"I16", 16},    {"U16", 16},
-    {"U32", 32},    {"U64", 64},        {"C64", 64},
+    int bits, dtype; /* dtype: a tn_dtype; -1: we do not have it */
+} dtypes[] = {
+    {"I64", 64, TN_I64},    {"F64", 64, TN_F64}, {"F32", 32, TN_F32}, {"I32", 32, TN_I32},
+    {"BF16", 16, TN_BF16},  {"F16", 16, TN_F16}, {"I8", 8, TN_I8},    {"U8", 8, TN_U8},
+    {"BOOL", 8, TN_BOOL},   {"F4", 4, -1},       {"F6_E2M3", 6, -1},  {"F6_E3M2", 6, -1},
+    {"F8_E4M3", 8, -1},     {"F8_E5M2", 8, -1},  {"F8_E8M0", 8, -1},  {"F8_E4M3FNUZ", 8, -1},
+    {"F8_E5M2FNUZ", 8, -1}, {"I16", 16, -1},     {"U16", 16, -1},     {"U32", 32, -1},
+    {"U64", 64, -1},        {"C64", 64, -1},
 };
-enum { FOREIGN_DTYPES = sizeof(foreign_dtypes) / sizeof(foreign_dtypes[0]) };
+enum { DTYPES = sizeof(dtypes) / sizeof(dtypes[0]) };
+
+int tn__safetensors_place(tn_dtype dtype) {
+    int i = 0;
+    while (dtypes[i].dtype != (int)dtype) {
+        i++;
+    }
+    return i;
+}
+
+const char *tn__safetensors_dtype_name(tn_dtype dtype) {
+    return dtypes[tn__safetensors_place(dtype)].name;
+}
 
 static void find_dtype(const char *name, int *dtype, int *bits) {
-    *dtype = -1;
-    *bits = 0;
-    for (int i = 0; i < TN_DTYPES; i++) {
-        if (strcmp(name, dtype_names[i]) == 0) {
-            *dtype = i;
-            *bits = 8 * (int)tn_dtype_size((tn_dtype)i);
-        }
+    int i = 0;
+    while (i < DTYPES && strcmp(name, dtypes[i].name) != 0) {
+        i++;
     }
-    for (int i = 0; i < FOREIGN_DTYPES; i++) {
-        if (strcmp(name, foreign_dtypes[i].name) == 0) { *bits = foreign_dtypes[i].bits; }
-    }
+    *dtype = i < DTYPES ? dtypes[i].dtype : -1;
+    *bits = i < DTYPES ? dtypes[i].bits : 0;
 }
 
 /* Bytes of the file. False after raising. */
@@ -486,10 +487,6 @@ const char *tn__safetensors_path(const tn_safetensors *f) {
 
 const char *tn__safetensors_digest(const tn_safetensors *f) {
     return tn_safetensors_metadata(f, "digest");
-}
-
-size_t tn__safetensors_begin(const tn_safetensors *f, const char *name) {
-    return entry_find(f, name)->begin;
 }
 
 size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name) {

@@ -21,6 +21,8 @@
 enum { TN__DIGEST_AT = 8 + sizeof(TN__DIGEST_BEFORE) - 1 };
 
 const char *tn__safetensors_dtype_name(tn_dtype dtype); /* "F32" */
+/* Its place among the dtypes: the reference implementation's order, wider ones first. */
+int tn__safetensors_place(tn_dtype dtype);
 
 /* Like tn_safetensors_writer_save, with or without a digest: w is freed in any case, and after an
  * error nothing is written. */
@@ -60,8 +62,7 @@ const char *tn__safetensors_path(const tn_safetensors *f);
 int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
 const tn__json *tn__safetensors_metadata(const tn_safetensors *f); /* NULL: none */
 
-/* Where an existing tensor's data begin, counted from the end of the header. */
-size_t tn__safetensors_begin(const tn_safetensors *f, const char *name);
+/* Of an existing tensor's data. */
 size_t tn__safetensors_tensor_bytes(const tn_safetensors *f, const char *name);
 
 #endif

@@ -98,18 +98,6 @@ bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
     return !c.failed && !tn__pending();
 }
 
-bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix) {
-    collector c = {.state = s, .prefix = prefix};
-    tn__optim_each(optim, add_optim_state, &c);
-    return !c.failed && !tn__pending();
-}
-
-static bool add_average(tn__state *s, tn_average *average, const char *prefix) {
-    collector c = {.state = s, .prefix = prefix};
-    tn__average_each(average, add_optim_state, &c);
-    return !c.failed && !tn__pending();
-}
-
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
     if (!c) {
         tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
@@ -120,9 +108,12 @@ bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
 }
 
 bool tn__state_add(tn__state *s, const tn_checkpoint *c) {
-    return (!c->model || tn__state_add_module(s, c->model, "model.")) &&
-           (!c->optim || tn__state_add_optim(s, c->optim, "optim.")) &&
-           (!c->average || add_average(s, c->average, "average."));
+    collector optim = {.state = s, .prefix = "optim."},
+              average = {.state = s, .prefix = "average."};
+    if (c->model && !tn__state_add_module(s, c->model, "model.")) { return false; }
+    if (c->optim) { tn__optim_each(c->optim, add_optim_state, &optim); }
+    if (c->average && !optim.failed) { tn__average_each(c->average, add_optim_state, &average); }
+    return !optim.failed && !average.failed && !tn__pending();
 }
 
 void tn__state_free(tn__state *s) {

@@ -28,10 +28,8 @@ typedef struct tn__state {
     const char *operation; /* static text, for messages */
 } tn__state;
 
-/* Adds parameters and buffers of a module, state of an optimiser, under prefix + name. False after
- * raising. */
+/* Adds parameters and buffers of a module, under prefix + name. False after raising. */
 bool tn__state_add_module(tn__state *s, void *module, const char *prefix);
-bool tn__state_add_optim(tn__state *s, tn_optim *optim, const char *prefix);
 
 /* Whether c can be saved: not NULL, with a valid step. False after raising. */
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation);

@@ -197,15 +197,14 @@ static const tn_kv_cache *gpt_cache(const tn_module *self) {
 static bool gpt_described(void *self, const tn__described *d, tn_dtype dtype) {
     tn_gpt *m = self;
     tn_layer_norm norm;
+    m->options = tn_gpt_defaults();
     if (!tn__described_read(d, ".", gpt_fields, m) || !tn__described_layers(d, m->options.layers) ||
         !tn__described_read(d, "ln_f", tn__layer_norm_fields, &norm)) {
         return false;
     }
-    tn_gpt_options o =
-        TN_WITH(tn_gpt, .vocab = m->options.vocab, .context = m->options.context,
-                .layers = m->options.layers, .heads = m->options.heads, .width = m->options.width,
-                .bias = m->options.bias, .activation = m->options.activation, .dtype = dtype);
-    tn_gpt_init(m, o);
+    m->options.dropout = 0; /* as of all that are loaded */
+    m->options.dtype = dtype;
+    tn_gpt_init(m, m->options);
     tn__norms_set_eps(m, norm.eps);
     return true;
 }

@@ -70,11 +70,14 @@ static bool init_entry(const tn_entry *entry, void *user) {
 /* The range of a number in a file. */
 #define COUNT .least = 1, .most = INT32_MAX
 
-/* Heads, theta and eps are in the layers' own descriptions. */
+/* The width of a head, theta and eps are in the layers' own descriptions. */
 static const tn_field llama_fields[] = {
     TN_FIELD_OPTION(tn_llama, vocab, COUNT),
     TN_FIELD_OPTION(tn_llama, layers, COUNT),
+    TN_FIELD_OPTION(tn_llama, heads, COUNT),
+    TN_FIELD_OPTION(tn_llama, kv_heads, COUNT),
     TN_FIELD_OPTION(tn_llama, width, COUNT),
+    TN_FIELD_OPTION(tn_llama, hidden, COUNT),
     TN_FIELD_OPTION(tn_llama, tied),
     TN_FIELD_OPTION(tn_llama, context, COUNT, .training = true),
     {0},
@@ -132,6 +135,7 @@ void tn_llama_init(tn_llama *m, tn_llama_options options) {
         return;
     }
     m->options = options;
+    m->options.kv_heads = options.kv_heads ? options.kv_heads : options.heads;
     m->base.finish = llama_finish;
     m->base.fields = llama_fields;
     m->layers = tn__calloc((size_t)options.layers, sizeof(*m->layers));
@@ -158,7 +162,7 @@ static tn_lm_shape llama_shape(const tn_module *self) {
                          .context = o->context,
                          .layers = o->layers,
                          .heads = o->heads,
-                         .kv_heads = o->kv_heads ? o->kv_heads : o->heads,
+                         .kv_heads = o->kv_heads,
                          .width = o->width};
 }
 
@@ -175,29 +179,18 @@ static bool llama_described(void *self, const tn__described *d, tn_dtype dtype) 
     tn_llama *m = self;
     tn_grouped_attention attention = {.rotary = tn_rotary_defaults()};
     tn_rms_norm norm;
-    tn_llama_options o = tn_llama_defaults();
-    int64_t queries, keys;
+    m->options = tn_llama_defaults();
     if (!tn__described_read(d, ".", llama_fields, m) ||
         !tn__described_read(d, "layers.0.self_attn", tn__grouped_attention_fields, &attention) ||
         !tn__described_read(d, "norm", tn__rms_norm_fields, &norm) ||
-        !tn__described_size(d, "layers.0.mlp.gate_proj.weight", 0, &o.hidden) ||
-        !tn__described_size(d, "layers.0.self_attn.q_proj.weight", 0, &queries) ||
-        !tn__described_size(d, "layers.0.self_attn.k_proj.weight", 0, &keys) ||
         !tn__described_layers(d, m->options.layers)) {
         return false;
     }
-    o.vocab = m->options.vocab;
-    o.context = m->options.context;
-    o.layers = m->options.layers;
-    o.width = m->options.width;
-    o.tied = m->options.tied;
-    o.head_width = attention.head_width;
-    o.rotary = attention.rotary;
-    o.heads = (int)(queries / o.head_width);
-    o.kv_heads = (int)(keys / o.head_width);
-    o.eps = norm.eps;
-    o.dtype = dtype;
-    tn_llama_init(m, o);
+    m->options.head_width = attention.head_width;
+    m->options.rotary = attention.rotary;
+    m->options.eps = norm.eps;
+    m->options.dtype = dtype;
+    tn_llama_init(m, m->options);
     return !tn__pending();
 }
 

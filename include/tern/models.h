@@ -340,9 +340,9 @@ TN_API tn_module *tn_lm_load(const char *folder, tn_lm_load_options options);
 TN_API tn_module *tn_lm_new(const char *folder, double dropout);
 
 /* Loads weights into an existing model, which must match the folder's: TN_EMISMATCH names options
- * that differ, other than dropout. For a sharded model each rank reads only its own elements. After
- * an error nothing has changed, except that deferred parameters (TN_DEFER_INIT) may have
- * elements. */
+ * that differ, other than dropout. For a sharded model each rank reads only its own elements or, of
+ * a matrix that files have as (in, out), the block that they are in. After an error nothing has
+ * changed, except that deferred parameters (TN_DEFER_INIT) may have elements. */
 TN_API tn_status tn_lm_load_weights(void *m, const char *folder);
 
 /* Writes a folder that transformers and tn_lm_load can read, with the same logits; it is made if

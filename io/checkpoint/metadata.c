@@ -169,59 +169,38 @@ static loader_options options_of_loader(const tn_loader *l) {
     return told;
 }
 
-/* ---- Strings for both directions ------------------------------------------------------------- */
+/* ---- Options --------------------------------------------------------------------------------- */
 
-/* The string, which the caller frees; NULL after raising. */
-static char *finish_text(tn__buffer *j) {
-    if (tn__pending()) { tn__buffer_free(j); }
-    return j->at;
+static void put_optim(tn__members *m, const tn_checkpoint *c) {
+    tn__fields_put(m, c->optim->method->fields, c->optim->options, false);
 }
 
-static char *options_text(const tn_field *fields, const void *at, const char *operation) {
-    tn__buffer j = {.operation = operation};
-    tn__members m = tn__members_begin(&j);
-    tn__fields_put(&m, fields, at, false);
-    tn__members_end(&m);
-    return finish_text(&j);
+static void put_scaler(tn__members *m, const tn_checkpoint *c) {
+    tn__fields_put(m, tn__scaler_fields, c->scaler, false);
 }
 
-static char *optim_text(const tn_checkpoint *c, const char *operation) {
-    return options_text(c->optim->method->fields, c->optim->options, operation);
+static void put_plateau(tn__members *m, const tn_checkpoint *c) {
+    tn__fields_put(m, plateau_options_fields, c->plateau, false);
 }
 
-static char *scaler_text(const tn_checkpoint *c, const char *operation) {
-    return options_text(tn__scaler_fields, c->scaler, operation);
-}
-
-static char *plateau_text(const tn_checkpoint *c, const char *operation) {
-    return options_text(plateau_options_fields, c->plateau, operation);
-}
-
-static char *average_text(const tn_checkpoint *c, const char *operation) {
+static void put_average(tn__members *m, const tn_checkpoint *c) {
     double decay = tn__average_decay(c->average);
-    return options_text(average_options_fields, &(average_options){decay < 0, decay}, operation);
+    tn__fields_put(m, average_options_fields, &(average_options){decay < 0, decay}, false);
 }
 
-static char *loader_text(const tn_checkpoint *c, const char *operation) {
+static void put_loader(tn__members *m, const tn_checkpoint *c) {
     loader_options o = options_of_loader(c->loader);
-    return options_text(loader_options_fields, &o, operation);
+    tn__fields_put(m, loader_options_fields, &o, false);
 }
 
-static char *text_of_schedule(const tn_schedule *s, const char *operation) {
-    tn__buffer j = {.operation = operation};
-    tn__members m = tn__members_begin(&j);
-    tn__fields_put(&m, schedule_fields, s, false);
+static void put_schedule(tn__members *m, const tn_checkpoint *c) {
+    const tn_schedule *s = c->schedule;
+    tn__fields_put(m, schedule_fields, s, false);
     for (int i = 0; i < s->milestone_count && i < TN_MILESTONES; i++) {
         char step[24];
         snprintf(step, sizeof(step), "%" PRId64, s->milestones[i]);
-        tn__member_put(&m, "at", step, false);
+        tn__member_put(m, "at", step, false);
     }
-    tn__members_end(&m);
-    return finish_text(&j);
-}
-
-static char *schedule_text(const tn_checkpoint *c, const char *operation) {
-    return text_of_schedule(c->schedule, operation);
 }
 
 static void put_example(tn__members *m, const char *name, tn_dims dims, tn_dtype dtype) {
@@ -230,50 +209,65 @@ static void put_example(tn__members *m, const char *name, tn_dims dims, tn_dtype
     tn__member_put(m, name, text, true);
 }
 
-static char *data_text(const tn_checkpoint *c, const char *operation) {
+static void put_data(tn__members *m, const tn_checkpoint *c) {
     tn_dataset *d = (tn_dataset *)tn_loader_dataset(c->loader);
-    tn__buffer j = {.operation = operation};
-    tn__members m = tn__members_begin(&j);
-    put_example(&m, "x", d->x_dims, d->x_dtype);
-    if (d->y_dims.ndim >= 0) { put_example(&m, "y", d->y_dims, d->y_dtype); }
-    tn__dataset_put(&m, d, operation);
-    tn__members_end(&m);
-    return finish_text(&j);
+    put_example(m, "x", d->x_dims, d->x_dtype);
+    if (d->y_dims.ndim >= 0) { put_example(m, "y", d->y_dims, d->y_dtype); }
+    tn__dataset_put(m, d, m->to->operation);
 }
 
 /* ---- Members of a checkpoint ----------------------------------------------------------------- */
 
-#define MEMBER(name) offsetof(tn_checkpoint, name)
-
-static const struct state {
+/* What is kept of a member under a key: state, or options. */
+typedef struct part {
     const char *key;
     size_t member;
-    const tn_field *fields; /* of a record */
-} states[] = {
-    {"optim", MEMBER(optim), optim_fields},
-    {"loader", MEMBER(loader), loader_fields},
-    {"generator", MEMBER(generator), generator_fields},
-    {"scaler", MEMBER(scaler), scaler_fields},
-    {"plateau", MEMBER(plateau), plateau_fields},
-    {"average", MEMBER(average), average_fields},
-};
-enum { STATES = sizeof(states) / sizeof(*states) };
+    const tn_field *state; /* of a record */
+    void (*put)(tn__members *m, const tn_checkpoint *c);
+    const char *where; /* in messages about options; NULL: the optimiser's kind */
+} part;
 
-static const struct options {
-    const char *key;
-    size_t member;
-    const char *where; /* in messages; NULL: the optimiser's kind */
-    char *(*text)(const tn_checkpoint *c, const char *operation); /* NULL after raising */
-} options[] = {
-    {"optim.options", MEMBER(optim), NULL, optim_text},
-    {"schedule.options", MEMBER(schedule), "the schedule", schedule_text},
-    {"loader.options", MEMBER(loader), "the loader", loader_text},
-    {"loader.data", MEMBER(loader), "the data", data_text},
-    {"scaler.options", MEMBER(scaler), "the scaler", scaler_text},
-    {"plateau.options", MEMBER(plateau), "the plateau", plateau_text},
-    {"average.options", MEMBER(average), "the average", average_text},
+#define STATE(name) \
+    { #name, offsetof(tn_checkpoint, name), .state = name##_fields }
+#define OPTIONS(key, name, put, where) \
+    { key, offsetof(tn_checkpoint, name), NULL, put, where }
+
+static const part all_parts[] = {
+    STATE(optim),
+    STATE(loader),
+    STATE(generator),
+    STATE(scaler),
+    STATE(plateau),
+    STATE(average),
+    OPTIONS("optim.options", optim, put_optim, NULL),
+    OPTIONS("schedule.options", schedule, put_schedule, "the schedule"),
+    OPTIONS("loader.options", loader, put_loader, "the loader"),
+    OPTIONS("loader.data", loader, put_data, "the data"),
+    OPTIONS("scaler.options", scaler, put_scaler, "the scaler"),
+    OPTIONS("plateau.options", plateau, put_plateau, "the plateau"),
+    OPTIONS("average.options", average, put_average, "the average"),
 };
-enum { OPTIONS = sizeof(options) / sizeof(*options) };
+enum { PARTS = sizeof(all_parts) / sizeof(*all_parts) };
+
+/* The string, which the caller frees; NULL after raising. */
+static char *finish_text(tn__buffer *j) {
+    if (tn__pending()) { tn__buffer_free(j); }
+    return j->at;
+}
+
+static char *words_text(const tn_field *fields, const void *at, const char *operation) {
+    tn__buffer j = {.operation = operation};
+    tn__fields_put_words(&j, fields, at);
+    return finish_text(&j);
+}
+
+static char *options_text(const part *o, const tn_checkpoint *c, const char *operation) {
+    tn__buffer j = {.operation = operation};
+    tn__members m = tn__members_begin(&j);
+    o->put(&m, c);
+    tn__members_end(&m);
+    return finish_text(&j);
+}
 
 static bool has_member(const tn_checkpoint *c, size_t member) {
     const void *at;
@@ -337,9 +331,7 @@ static bool put_text(const sink *s, const char *key, char *value) {
 }
 
 static bool put_words(const sink *s, const char *key, const tn_field *fields, const void *at) {
-    tn__buffer j = {.operation = s->operation};
-    tn__fields_put_words(&j, fields, at);
-    return put_text(s, key, finish_text(&j));
+    return put_text(s, key, words_text(fields, at, s->operation));
 }
 
 static bool put_groups(const sink *s, tn_optim *opt) {
@@ -365,13 +357,11 @@ static bool put_all(const sink *s, const tn_checkpoint *c) {
                 s->put(s->user, "note", note) &&
                 (!c->model || put_text(s, "model", tn__module_describe(c->model, s->operation))) &&
                 (!c->optim || put_groups(s, c->optim));
-    for (int i = 0; done && i < STATES; i++) {
-        done =
-            !has_member(c, states[i].member) || put_words(s, states[i].key, states[i].fields, &now);
-    }
-    for (int i = 0; done && i < OPTIONS; i++) {
-        done = !has_member(c, options[i].member) ||
-               put_text(s, options[i].key, options[i].text(c, s->operation));
+    for (const part *p = all_parts; done && p < all_parts + PARTS; p++) {
+        if (has_member(c, p->member)) {
+            done = p->state ? put_words(s, p->key, p->state, &now)
+                            : put_text(s, p->key, options_text(p, c, s->operation));
+        }
     }
     return done;
 }
@@ -401,27 +391,23 @@ static bool read_words(const plan *p, const char *key, const tn_field *fields, v
     return fits || refuse_text(p, key);
 }
 
-/* Raises unless the program's member and its key in the file are both present, or neither. *wanted:
- * there is something to load. */
-static bool member_in_file(const plan *p, size_t member, const char *key, bool *wanted) {
-    const char *dot = strchr(key, '.');
-    int name = dot ? (int)(dot - key) : (int)strlen(key);
-    bool in_file = tn__json_text(p->metadata, key) != NULL;
-    *wanted = has_member(p->checkpoint, member);
-    if ((*wanted && !in_file) || (!*wanted && in_file && !p->checkpoint->partial)) {
-        tn__raise(TN_EMISMATCH, p->operation, "%s has %s %.*s, but the program %s", p->path,
-                  in_file ? "state of the" : "no state of a", name, key,
-                  in_file ? "has none to load it into" : "asks for one");
-        return false;
-    }
-    return true;
+/* Raises unless the program's member and its key in the file are both present, or neither. */
+static bool check_presence(const plan *p, const part *of) {
+    bool in_file = tn__json_text(p->metadata, of->key) != NULL;
+    bool wanted = has_member(p->checkpoint, of->member);
+    if (in_file == wanted || (in_file && p->checkpoint->partial)) { return true; }
+    return tn__fail(TN_EMISMATCH, p->operation, "%s has %s %.*s, but the program %s", p->path,
+                    in_file ? "state of the" : "no state of a", (int)strcspn(of->key, "."), of->key,
+                    in_file ? "has none to load it into" : "asks for one");
 }
 
 static bool read_states(plan *p) {
-    bool read = true, wanted;
-    for (int i = 0; read && i < STATES; i++) {
-        read = member_in_file(p, states[i].member, states[i].key, &wanted) &&
-               (!wanted || read_words(p, states[i].key, states[i].fields, &p->record));
+    bool read = true;
+    for (const part *s = all_parts; read && s < all_parts + PARTS; s++) {
+        if (s->state) {
+            read = check_presence(p, s) && (!has_member(p->checkpoint, s->member) ||
+                                            read_words(p, s->key, s->state, &p->record));
+        }
     }
     return read;
 }
@@ -465,30 +451,27 @@ static bool check_optim(plan *p) {
 }
 
 /* Reads the file's numbers of steps, if nothing else in it differs. */
-static bool steps_alone(const plan *p, const tn_schedule *now, const char *theirs,
-                        tn_schedule *before) {
+static bool steps_alone(const plan *p, const part *o, const char *theirs, tn_schedule *before) {
     tn__json_file f;
     if (!tn__description_read(&f, theirs, p->path, p->operation)) { return false; }
     const tn__json *warmup = tn__json_get(f.values, "warm-up");
     const tn__json *steps = tn__json_get(f.values, "steps");
-    *before = *now;
     bool read = warmup && warmup->text && steps && steps->text &&
                 tn__field_read(&schedule_fields[WARMUP], before, warmup->text) &&
                 tn__field_read(&schedule_fields[STEPS], before, steps->text);
     tn__json_free(&f);
-    char *mine = read ? text_of_schedule(before, p->operation) : NULL;
+    char *mine = read ? options_text(o, &(tn_checkpoint){.schedule = before}, p->operation) : NULL;
     bool alone = mine && strcmp(mine, theirs) == 0;
     free(mine);
     return alone;
 }
 
 /* Whether the schedule differs from the file's only by more steps (warm-up too), and may. */
-static bool has_grown(const plan *p, const tn_checkpoint *c) {
-    tn_schedule before;
-    if (!c->longer_than ||
-        !steps_alone(p, c->schedule, tn__json_text(p->metadata, "schedule.options"), &before)) {
-        return false;
-    }
+static bool has_grown(const plan *p, const part *o) {
+    const tn_checkpoint *c = p->checkpoint;
+    if (o->put != put_schedule || !c->longer_than) { return false; }
+    tn_schedule before = *c->schedule;
+    if (!steps_alone(p, o, tn__json_text(p->metadata, o->key), &before)) { return false; }
     *c->longer_than = before.steps;
     return before.steps < c->schedule->steps && before.warmup <= c->schedule->warmup;
 }
@@ -506,15 +489,12 @@ static bool compare_model(plan *p) {
 }
 
 /* The data are compared by the rank that saved: the others may have their own shares. */
-static bool compare_options(plan *p, const struct options *o) {
+static bool compare_options(plan *p, const part *o) {
     const tn_checkpoint *c = p->checkpoint;
-    bool wanted;
-    if (!member_in_file(p, o->member, o->key, &wanted) || !wanted) { return !tn__pending(); }
-    if ((o->text == data_text && p->differences.quiet) ||
-        (o->text == schedule_text && has_grown(p, c))) {
-        return !tn__pending();
-    }
-    char *mine = o->text(c, p->operation);
+    if (!check_presence(p, o)) { return false; }
+    bool skipped = o->put == put_data && p->differences.quiet;
+    if (!has_member(c, o->member) || skipped || has_grown(p, o)) { return !tn__pending(); }
+    char *mine = options_text(o, c, p->operation);
     bool done =
         mine && tn__differ_options(&p->differences, o->where ? o->where : tn_optim_kind(c->optim),
                                    tn__json_text(p->metadata, o->key), mine);
@@ -524,8 +504,8 @@ static bool compare_options(plan *p, const struct options *o) {
 
 static bool compare_all(plan *p) {
     bool compared = compare_model(p);
-    for (int i = 0; compared && i < OPTIONS; i++) {
-        compared = compare_options(p, &options[i]);
+    for (const part *o = all_parts; compared && o < all_parts + PARTS; o++) {
+        compared = o->state || compare_options(p, o);
     }
     return compared;
 }

@@ -5,6 +5,7 @@
  */
 #include "tern/npy.h"
 
+#include "core/buffer.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/memory.h"
@@ -55,18 +56,49 @@ tn_status tn_npy_save(const tn_tensor *t, const char *path) {
     return tn__file_commit(&file);
 }
 
-/* ---- Archives: reading ----------------------------------------------------------------------- */
+/* ---- Archives -------------------------------------------------------------------------------- */
 
 enum { LOCAL = 0x04034b50, CENTRAL = 0x02014b50, END = 0x06054b50 };
-enum { LOCAL_BYTES = 30, CENTRAL_BYTES = 46, END_BYTES = 22 };
-enum { STORED = 0, DEFLATED = 8, LONGEST_NAME = 1024 };
-enum { FLAG_UTF8 = 1 << 11 }; /* of an entry: its name is UTF-8, not code page 437 */
+enum { STORED = 0, DEFLATED = 8, LONGEST_NAME = 1024, LONGEST_COMMENT = 65535 };
+enum { FLAG_ENCRYPTED = 1, FLAG_UTF8 = 1 << 11 }; /* UTF8: the name is not code page 437 */
+
+#define PACKED __attribute__((packed)) /* as in the file, little-endian */
+
+typedef struct PACKED facts {
+    uint16_t version, flags, method, time, date;
+    uint32_t check, packed, bytes;
+    uint16_t name, extra; /* lengths of what follows */
+} facts;
+
+/* Before an array; its name and `extra` follow. */
+typedef struct PACKED local_header {
+    uint32_t signature;
+    facts of;
+} local_header;
+
+/* One of the contents; its name, `extra` and a comment follow. */
+typedef struct PACKED contents_line {
+    uint32_t signature;
+    uint16_t maker;
+    facts of;
+    uint16_t comment, disk, inner;
+    uint32_t outer, at; /* at: of the local header */
+} contents_line;
+
+/* Last in a file, but for a comment. */
+typedef struct PACKED end_record {
+    uint32_t signature;
+    uint16_t disk, first_disk, here, count;
+    uint32_t bytes, at; /* of the contents */
+    uint16_t comment;
+} end_record;
+
+/* ---- Archives: reading ----------------------------------------------------------------------- */
 
 typedef struct npz_entry {
     char *name;
-    unsigned flags, method;
-    uint32_t check;
-    uint64_t packed, bytes, at; /* at: of the header before it */
+    facts of;
+    uint32_t at;
 } npz_entry;
 
 struct tn_npz {
@@ -76,17 +108,16 @@ struct tn_npz {
     int count;
 };
 
-static uint64_t read_little(const unsigned char *at, int bytes) {
-    uint64_t value = 0;
-    for (int i = bytes - 1; i >= 0; i--) {
-        value = value << 8 | at[i];
-    }
-    return value;
+static bool archive_fails(const tn_npz *f, const char *what) {
+    return tn__fail(TN_EFORMAT, f->reader.operation, "%s: %s", f->path, what);
 }
 
-static bool archive_fails(const tn_npz *f, const char *what) {
-    tn__raise(TN_EFORMAT, f->reader.operation, "%s: %s", f->path, what);
-    return false;
+/* Larger numbers are in other records. */
+static bool refuse_wide(const tn_npz *f) {
+    return tn__fail(TN_EUNSUPPORTED, f->reader.operation,
+                    "%s: ZIP64 archives, of 4 GiB or 65535 arrays and more, are not read (a file "
+                    "of one array may be larger)",
+                    f->path);
 }
 
 /* The bytes from `at` on; false after raising, e.g. if the file ends first. */
@@ -97,86 +128,51 @@ static bool read_part(const tn_npz *f, uint64_t at, void *to, size_t bytes) {
     return tn__reader_get(&f->reader, (size_t)at, to, bytes);
 }
 
-/* The position and length of the list of contents. */
-typedef struct contents {
-    uint64_t at, bytes, count;
-} contents;
-
-/* Larger numbers are in other records. */
-static bool refuse_wide(const tn_npz *f) {
-    tn__raise(TN_EUNSUPPORTED, f->reader.operation,
-              "%s: ZIP64 archives, of 4 GiB or 65535 arrays and more, are not read (a file of one "
-              "array may be larger)",
-              f->path);
-    return false;
-}
-
-/* The end record is last in a file, but for a comment of up to 64 KiB. */
-static bool find_contents(const tn_npz *f, contents *c) {
-    size_t tail = f->reader.bytes < END_BYTES + 65535 ? f->reader.bytes : END_BYTES + 65535;
-    unsigned char *text = tn__malloc_for(tail, f->reader.operation);
-    if (!text) { return false; }
-    size_t from = f->reader.bytes - tail, at = tail;
-    bool found = false;
-    if (read_part(f, from, text, tail)) {
-        for (at = tail >= END_BYTES ? tail - END_BYTES + 1 : 0; at > 0 && !found;) {
-            found = read_little(text + --at, 4) == END;
-        }
-    }
-    if (found) {
-        *c = (contents){.count = read_little(text + at + 10, 2),
-                        .bytes = read_little(text + at + 12, 4),
-                        .at = read_little(text + at + 16, 4)};
-        found = (c->count < 0xffff && c->at < 0xffffffff) || refuse_wide(f);
-    } else if (!tn__pending()) {
-        archive_fails(f, "it is not a ZIP archive");
+static bool find_end(const tn_npz *f, end_record *end) {
+    size_t most = sizeof(*end) + LONGEST_COMMENT, all = f->reader.bytes;
+    size_t tail = all < most ? all : most;
+    char *text = tn__malloc_for(tail, f->reader.operation);
+    bool read = text && read_part(f, all - tail, text, tail), found = false;
+    for (size_t left = sizeof(*end); read && !found && left <= tail; left++) {
+        memcpy(end, text + tail - left, sizeof(*end));
+        found = end->signature == END;
     }
     free(text);
-    return found && !tn__pending();
+    if (!found) { return read && archive_fails(f, "it is not a ZIP archive"); }
+    return (end->count < UINT16_MAX && end->at < UINT32_MAX) || refuse_wide(f);
 }
 
 /* Reads one of the contents, at `text`; returns its length, or 0 after raising. */
-static size_t read_entry(tn_npz *f, const unsigned char *text, size_t left) {
-    size_t name = left >= CENTRAL_BYTES ? read_little(text + 28, 2) : 0;
-    size_t extra = left >= CENTRAL_BYTES ? read_little(text + 30, 2) : 0;
-    size_t all =
-        CENTRAL_BYTES + name + extra + (left >= CENTRAL_BYTES ? read_little(text + 32, 2) : 0);
-    if (left < all || read_little(text, 4) != CENTRAL || name > LONGEST_NAME) {
+static size_t read_line(tn_npz *f, const char *text, size_t left) {
+    contents_line line = {0};
+    memcpy(&line, text, left < sizeof(line) ? left : sizeof(line));
+    size_t all = sizeof(line) + line.of.name + line.of.extra + line.comment, name = line.of.name;
+    if (left < all || line.signature != CENTRAL || name > LONGEST_NAME) {
         archive_fails(f, "its list of contents is damaged");
         return 0;
     }
+    text += sizeof(line);
+    size_t stem = name > 4 && memcmp(text + name - 4, ".npy", 4) == 0 ? name - 4 : name;
     npz_entry *e = &f->entries[f->count];
-    *e = (npz_entry){.flags = (unsigned)read_little(text + 8, 2),
-                     .method = (unsigned)read_little(text + 10, 2),
-                     .check = (uint32_t)read_little(text + 16, 4),
-                     .packed = read_little(text + 20, 4),
-                     .bytes = read_little(text + 24, 4),
-                     .at = read_little(text + 42, 4)};
-    size_t stem =
-        name > 4 && memcmp(text + CENTRAL_BYTES + name - 4, ".npy", 4) == 0 ? name - 4 : name;
-    e->name = tn__malloc_for(stem + 1, f->reader.operation);
+    *e = (npz_entry){tn__asprintf(f->reader.operation, "%.*s", (int)stem, text), line.of, line.at};
     if (!e->name) { return 0; }
-    memcpy(e->name, text + CENTRAL_BYTES, stem);
-    e->name[stem] = 0;
     f->count++;
-    bool wide = e->packed == 0xffffffff || e->bytes == 0xffffffff || e->at == 0xffffffff;
+    bool wide = e->of.packed == UINT32_MAX || e->of.bytes == UINT32_MAX || e->at == UINT32_MAX;
     return !wide || refuse_wide(f) ? all : 0;
 }
 
 static bool read_contents(tn_npz *f) {
-    contents c;
-    if (!find_contents(f, &c)) { return false; }
-    if (c.bytes > f->reader.bytes || c.count > c.bytes / CENTRAL_BYTES) {
+    end_record end;
+    if (!find_end(f, &end)) { return false; }
+    if (end.bytes > f->reader.bytes || end.count > end.bytes / sizeof(contents_line)) {
         return archive_fails(f, "its list of contents is damaged");
     }
-    unsigned char *text = tn__malloc((size_t)c.bytes);
-    f->entries = tn__calloc((size_t)c.count, sizeof(*f->entries));
-    if (!text || !f->entries) {
-        tn__raise(TN_ENOMEM, f->reader.operation, "%s: no memory", f->path);
-    } else if (read_part(f, c.at, text, (size_t)c.bytes)) {
+    char *text = tn__malloc_for(end.bytes, f->reader.operation);
+    f->entries = tn__calloc_for(end.count, sizeof(*f->entries), f->reader.operation);
+    if (text && f->entries && read_part(f, end.at, text, end.bytes)) {
         size_t at = 0;
-        for (uint64_t i = 0; i < c.count && !tn__pending(); i++) {
-            at += read_entry(f, text + at, (size_t)c.bytes - at);
+        for (int i = 0; i < end.count && !tn__pending(); i++) {
+            at += read_line(f, text + at, end.bytes - at);
         }
     }
     free(text);
@@ -184,15 +180,13 @@ static bool read_contents(tn_npz *f) {
 }
 
 tn_npz *tn_npz_open(const char *path) {
-    tn_npz *f = tn__pending() ? NULL : tn__calloc(1, sizeof(*f));
-    if (!f) {
-        tn__raise(TN_ENOMEM, "npz_open", "no memory");
-        return NULL;
-    }
-    f->reader.fd = -1;
-    f->path = path ? tn__strdup(path) : NULL;
-    if (path && !f->path) { tn__raise(TN_ENOMEM, "npz_open", "no memory"); }
-    if (tn__pending() || !tn__reader_open(&f->reader, f->path, "npz_open") || !read_contents(f)) {
+    static const char operation[] = "npz_open";
+    tn_npz *f = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*f), operation);
+    if (!f) { return NULL; }
+    bool opened = tn__reader_open(&f->reader, path, operation);
+    f->path = opened ? tn__strdup_for(path, operation) : NULL;
+    f->reader.path = f->path;
+    if (!f->path || !read_contents(f)) {
         tn_npz_close(f);
         return NULL;
     }
@@ -219,71 +213,62 @@ const char *tn_npz_name(const tn_npz *f, int i) {
     return f && i >= 0 && i < f->count ? f->entries[i].name : NULL;
 }
 
-/* Z_STREAM_END if exactly e->bytes were unpacked, else zlib's error, or Z_DATA_ERROR.
- */
-static int inflate_entry(const npz_entry *e, const unsigned char *packed, unsigned char *to) {
-    z_stream z = {0};
-    size_t in = 0, out = 0;
+/* Z_STREAM_END if exactly all bytes were unpacked, else zlib's error, or Z_DATA_ERROR. */
+static int inflate_entry(const facts *of, unsigned char *packed, unsigned char *to) {
+    z_stream z = {
+        .next_in = packed, .avail_in = of->packed, .next_out = to, .avail_out = of->bytes};
     int status = inflateInit2(&z, -MAX_WBITS);
     if (status != Z_OK) { return status; }
-    while (status == Z_OK) { /* counts of 32 bits */
-        size_t more = (size_t)e->packed - in, space = (size_t)e->bytes - out, most = 1u << 30;
-        z.next_in = (unsigned char *)packed + in;
-        z.next_out = to + out;
-        z.avail_in = (uInt)(more < most ? more : most);
-        z.avail_out = (uInt)(space < most ? space : most);
-        size_t given = z.avail_in, free_before = z.avail_out;
-        status = inflate(&z, Z_NO_FLUSH);
-        in += given - z.avail_in;
-        out += free_before - z.avail_out;
-        if (given == z.avail_in && free_before == z.avail_out) { break; }
-    }
+    status = inflate(&z, Z_FINISH);
     inflateEnd(&z);
-    bool whole = status == Z_STREAM_END && out == e->bytes && in == e->packed;
+    bool whole = status == Z_STREAM_END && z.avail_in == 0 && z.avail_out == 0;
     return whole || status == Z_MEM_ERROR ? status : Z_DATA_ERROR;
 }
 
-/* Reads and checks. Deflate's ratio is bounded, and so is the memory that is allocated. */
-static unsigned char *read_packed(const tn_npz *f, const npz_entry *e, const char *what) {
-    unsigned char local[LOCAL_BYTES];
-    bool known = (e->method == STORED && e->packed == e->bytes) || e->method == DEFLATED;
-    if (e->flags & 1 || !known) {
+/* Unpacks what was read, which is freed or returned. NULL after raising. */
+static unsigned char *unpack_entry(const facts *of, unsigned char *packed, const char *what) {
+    bool stored = of->method == STORED;
+    unsigned char *whole = stored ? packed : tn__malloc_for(of->bytes, "npz_get");
+    int status = stored ? Z_STREAM_END : whole ? inflate_entry(of, packed, whole) : Z_MEM_ERROR;
+    if (!stored) { free(packed); }
+    if (status == Z_STREAM_END && crc32_z(0, whole, of->bytes) == of->check) { return whole; }
+    bool memory = status == Z_MEM_ERROR;
+    tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, "npz_get", "%s%s", what,
+              memory ? ": no memory" : " is damaged");
+    free(whole);
+    return NULL;
+}
+
+/* The array's bytes, checked; the caller frees. Deflate's ratio is bounded, and so is the memory
+ * that is allocated. NULL after raising. */
+static unsigned char *read_entry(const tn_npz *f, const npz_entry *e, const char *what) {
+    const facts *of = &e->of;
+    local_header local;
+    bool known = (of->method == STORED && of->packed == of->bytes) || of->method == DEFLATED;
+    if (of->flags & FLAG_ENCRYPTED || !known) {
         tn__raise(TN_EUNSUPPORTED, "npz_get", "%s is neither stored nor deflated", what);
         return NULL;
     }
-    if (e->packed > f->reader.bytes || e->bytes / 1100 > e->packed) {
+    if (of->packed > f->reader.bytes || of->bytes / 1100 > of->packed) {
         archive_fails(f, "it has impossible sizes");
         return NULL;
     }
-    if (!read_part(f, e->at, local, sizeof(local))) { return NULL; }
-    uint64_t from = e->at + LOCAL_BYTES + read_little(local + 26, 2) + read_little(local + 28, 2);
-    unsigned char *packed = tn__malloc((size_t)e->packed);
-    unsigned char *whole = e->method == STORED ? packed : tn__malloc((size_t)e->bytes);
-    if (!packed || !whole) {
-        tn__raise(TN_ENOMEM, "npz_get", "%s: no memory", what);
-    } else if (read_little(local, 4) != LOCAL) {
+    if (!read_part(f, e->at, &local, sizeof(local))) { return NULL; }
+    if (local.signature != LOCAL) {
         archive_fails(f, "an array is not where its list of contents says");
-    } else if (read_part(f, from, packed, (size_t)e->packed)) {
-        int status = whole == packed ? Z_STREAM_END : inflate_entry(e, packed, whole);
-        if (status == Z_MEM_ERROR) {
-            tn__raise(TN_ENOMEM, "npz_get", "%s: no memory", what);
-        } else if (status != Z_STREAM_END || crc32_z(0, whole, (size_t)e->bytes) != e->check) {
-            tn__raise(TN_EFORMAT, "npz_get", "%s is damaged", what);
-        }
+        return NULL;
     }
-    if (whole != packed) { free(packed); }
-    if (tn__pending()) {
-        free(whole);
-        whole = NULL;
-    }
-    return whole;
+    uint64_t from = (uint64_t)e->at + sizeof(local) + local.of.name + local.of.extra;
+    unsigned char *packed = tn__malloc_for(of->packed, "npz_get");
+    if (packed && read_part(f, from, packed, of->packed)) { return unpack_entry(of, packed, what); }
+    free(packed);
+    return NULL;
 }
 
 tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
     const npz_entry *e = NULL;
     if (tn__pending()) { return tn_inert(); }
-    for (int i = 0; f && name && i < f->count;
-         i++) { /* of several with a name, the last, as in NumPy */
+    for (int i = 0; f && name && i < f->count; i++) { /* of several, the last, as in NumPy */
         e = strcmp(f->entries[i].name, name) == 0 ? &f->entries[i] : e;
     }
     if (!e) {
@@ -292,12 +277,12 @@ tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
     }
     char what[512];
     snprintf(what, sizeof(what), "%.300s: %.200s", f->path, e->name);
-    unsigned char *bytes = read_packed(f, e, what);
+    unsigned char *bytes = read_entry(f, e, what);
     tn_tensor *t = tn_inert();
     if (bytes) {
         TN_SCOPE;
         TN_NO_GRAD;
-        t = tn_return(tn__npy_read(bytes, (size_t)e->bytes, what, "npz_get"));
+        t = tn_return(tn__npy_read(bytes, e->of.bytes, what, "npz_get"));
     }
     free(bytes);
     return t;
@@ -307,52 +292,18 @@ tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
 
 typedef struct npz_writer {
     tn__file file;
-    unsigned char *list; /* of contents */
-    size_t list_bytes;
-    uint64_t at; /* bytes so far */
+    tn__buffer list; /* of contents */
     bool compressed;
 } npz_writer;
 
-static unsigned char *put_little(unsigned char *to, uint64_t value, int bytes) {
-    for (int i = 0; i < bytes; i++) {
-        *to++ = (unsigned char)value;
-        value >>= 8;
-    }
-    return to;
-}
-
-static void put_file(npz_writer *w, const void *data, size_t bytes) {
-    tn__file_put(&w->file, data, bytes);
-    w->at += bytes;
-}
-
 /* As in Python, an ASCII name has no flag. Nor has one that is not UTF-8, whose bytes are written
  * unchanged. */
-static unsigned name_flags(const char *name) {
-    unsigned flags = 0;
-    int32_t code;
-    for (size_t at = 0, bytes = strlen(name); at < bytes;) {
-        int used = tn__utf8_decode(name + at, bytes - at, &code);
-        if (used == 0) { return 0; }
-        flags |= used > 1 ? FLAG_UTF8 : 0;
-        at += (size_t)used;
+static uint16_t name_flags(const char *name) {
+    bool ascii = true;
+    for (const char *c = name; *c; c++) {
+        ascii = ascii && (unsigned char)*c < 0x80;
     }
-    return flags;
-}
-
-/* The fields that local header and list share, from the version on. 1980-01-01, as in NumPy. */
-static unsigned char *put_common(unsigned char *to, unsigned method, uint32_t check, size_t packed,
-                                 size_t bytes, const char *name) {
-    to = put_little(to, 20, 2); /* the version that can read it */
-    to = put_little(to, name_flags(name), 2);
-    to = put_little(to, method, 2);
-    to = put_little(to, 0, 2);
-    to = put_little(to, 0x21, 2);
-    to = put_little(to, check, 4);
-    to = put_little(to, packed, 4);
-    to = put_little(to, bytes, 4);
-    to = put_little(to, strlen(name) + 4, 2); /* and ".npy" */
-    return put_little(to, 0, 2);
+    return ascii || !tn__is_utf8(name) ? 0 : FLAG_UTF8;
 }
 
 /* head and elements as one deflate stream; NULL: no memory. */
@@ -379,67 +330,61 @@ static unsigned char *deflate_array(const void *head, size_t length, const void 
     return to;
 }
 
-/* A local header, the array, and its line of the list. False after raising. */
+/* The array's header and its line of the list. 1980-01-01, as in NumPy. */
+static void put_headers(npz_writer *w, const char *name, const facts *of) {
+    local_header local = {LOCAL, *of};
+    contents_line line = {
+        .signature = CENTRAL, .maker = of->version, .of = *of, .at = (uint32_t)w->file.bytes};
+    tn__buffer_add(&w->list, &line, sizeof(line));
+    tn__buffer_format(&w->list, "%s.npy", name);
+    tn__file_put(&w->file, &local, sizeof(local));
+    tn__file_put(&w->file, name, strlen(name));
+    tn__file_put(&w->file, ".npy", 4);
+}
+
+/* False after raising. */
 static bool put_array(npz_writer *w, const char *name, const tn_tensor *t) {
-    unsigned char head[TN__NPY_HEAD], local[LOCAL_BYTES + LONGEST_NAME];
+    unsigned char head[TN__NPY_HEAD], *squeezed = NULL;
     size_t length = tn__npy_head(t, head, name, "npz_save"), bytes = array_bytes(t);
+    size_t all = length + bytes, packed = all;
     if (length == 0) { return false; }
-    size_t stem = strlen(name), all = length + bytes, packed = all;
-    if (w->at + all + (all >> 12) + 65536 + w->list_bytes >= 0xffffffff) {
-        tn__raise(TN_EUNSUPPORTED, "npz_save", "%s: archives of 4 GiB and more are not written",
-                  w->file.path);
-        return false;
+    if (w->file.bytes + all + (all >> 11) + 65536 + w->list.bytes >= UINT32_MAX) {
+        return tn__fail(TN_EUNSUPPORTED, "npz_save",
+                        "%s: archives of 4 GiB and more are not written", w->file.path);
     }
-    uint32_t check = (uint32_t)crc32_z(crc32_z(0, head, length), tn_data(t), bytes);
-    unsigned char *squeezed =
-        w->compressed ? deflate_array(head, length, tn_data(t), bytes, &packed) : NULL;
-    if (w->compressed && !squeezed) {
-        tn__raise(TN_ENOMEM, "npz_save", "no memory to compress %s", name);
-        return false;
+    if (w->compressed) {
+        squeezed = deflate_array(head, length, tn_data(t), bytes, &packed);
+        if (!squeezed) { return tn__fail(TN_ENOMEM, "npz_save", "no memory to compress %s", name); }
     }
-    unsigned char *line = w->list + w->list_bytes;
-    line = put_little(line, CENTRAL, 4);
-    line = put_little(line, 20, 2);
-    line = put_common(line, w->compressed ? DEFLATED : STORED, check, packed, all, name);
-    line = put_little(line, 0, 10); /* no comment, disk 0, no attributes */
-    line = put_little(line, w->at, 4);
-    memcpy(line, name, stem);
-    memcpy(line + stem, ".npy", 4);
-    w->list_bytes += CENTRAL_BYTES + stem + 4;
-    unsigned char *to = put_little(local, LOCAL, 4);
-    to = put_common(to, w->compressed ? DEFLATED : STORED, check, packed, all, name);
-    memcpy(to, name, stem);
-    memcpy(to + stem, ".npy", 4);
-    put_file(w, local, LOCAL_BYTES + stem + 4);
-    if (squeezed) {
-        put_file(w, squeezed, packed);
-    } else {
-        put_file(w, head, length);
-        put_file(w, tn_data(t), bytes);
-    }
+    put_headers(w, name,
+                &(facts){.version = 20, /* that can read it */
+                         .flags = name_flags(name),
+                         .method = w->compressed ? DEFLATED : STORED,
+                         .date = 0x21,
+                         .check = (uint32_t)crc32_z(crc32_z(0, head, length), tn_data(t), bytes),
+                         .packed = (uint32_t)packed,
+                         .bytes = (uint32_t)all,
+                         .name = (uint16_t)(strlen(name) + 4)});
+    tn__file_put(&w->file, squeezed ? squeezed : head, squeezed ? packed : length);
+    if (!squeezed) { tn__file_put(&w->file, tn_data(t), bytes); }
     free(squeezed);
     return true;
 }
 
 static void put_end(npz_writer *w, int n) {
-    unsigned char end[END_BYTES], *to = put_little(end, END, 4);
-    uint64_t list_at = w->at;
-    put_file(w, w->list, w->list_bytes);
-    to = put_little(to, 0, 4);
-    to = put_little(to, (uint64_t)n, 2);
-    to = put_little(to, (uint64_t)n, 2);
-    to = put_little(to, w->list_bytes, 4);
-    to = put_little(to, list_at, 4);
-    put_little(to, 0, 2);
-    put_file(w, end, sizeof(end));
+    end_record end = {.signature = END,
+                      .here = (uint16_t)n,
+                      .count = (uint16_t)n,
+                      .bytes = (uint32_t)w->list.bytes,
+                      .at = (uint32_t)w->file.bytes};
+    tn__file_put(&w->file, w->list.at, w->list.bytes);
+    tn__file_put(&w->file, &end, sizeof(end));
 }
 
-/* The length of the list to write; 0 after raising. */
-static size_t check_names(const char *const *names, tn_tensor *const *tensors, int n) {
-    size_t list_bytes = 1;
-    if (n < 0 || n >= 0xffff || (n > 0 && (!names || !tensors))) {
-        tn__raise(TN_EVALUE, "npz_save", "%d arrays, or their names or tensors are NULL", n);
-        return 0;
+/* False after raising. */
+static bool check_names(const char *const *names, tn_tensor *const *tensors, int n) {
+    if (n < 0 || n >= UINT16_MAX || (n > 0 && (!names || !tensors))) {
+        return tn__fail(TN_EVALUE, "npz_save", "%d arrays, or their names or tensors are NULL", n);
     }
     for (int i = 0; i < n; i++) {
         size_t length = names[i] ? strlen(names[i]) : 0;
@@ -448,36 +393,29 @@ static size_t check_names(const char *const *names, tn_tensor *const *tensors, i
             bad = strcmp(names[i], names[k]) == 0;
         }
         if (bad) {
-            tn__raise(TN_EVALUE, "npz_save", "name %d is empty, too long, or that of another array",
-                      i);
-            return 0;
+            return tn__fail(TN_EVALUE, "npz_save",
+                            "name %d is empty, too long, or that of another array", i);
         }
-        list_bytes += CENTRAL_BYTES + length + 4;
     }
-    return list_bytes;
+    return true;
 }
 
 tn_status tn_npz_save(const char *const *names, tn_tensor *const *tensors, int n, const char *path,
                       bool compressed) {
-    size_t list_bytes = tn__pending() ? 0 : check_names(names, tensors, n);
-    npz_writer w = {.compressed = compressed};
-    if (list_bytes == 0) { return tn_error(); }
-    w.list = tn__malloc_for(list_bytes, "npz_save");
-    if (!w.list) { return TN_ENOMEM; }
-    if (!tn__file_begin(&w.file, path, "npz_save")) {
-        free(w.list);
+    npz_writer w = {.compressed = compressed, .list.operation = "npz_save"};
+    if (tn__pending() || !check_names(names, tensors, n) ||
+        !tn__file_begin(&w.file, path, "npz_save")) {
         return tn_error();
     }
-    bool ok = true;
-    for (int i = 0; ok && i < n; i++) {
+    for (int i = 0; i < n && !tn__pending(); i++) {
         TN_SCOPE;
         TN_NO_GRAD;
         tn_tensor *here = host_array(tensors[i]);
-        ok = !tn_is_inert(here) && put_array(&w, names[i], here);
+        if (!tn_is_inert(here)) { put_array(&w, names[i], here); }
     }
-    if (ok) { put_end(&w, n); }
-    free(w.list);
-    if (!ok) {
+    put_end(&w, n);
+    tn__buffer_free(&w.list);
+    if (tn__pending()) {
         tn__file_abandon(&w.file);
         return tn_error();
     }

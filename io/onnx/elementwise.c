@@ -9,16 +9,7 @@ static tn_dtype dtype_of(const tn_op_call *c) {
     return tn_dtype_of(c->in[0]);
 }
 
-/* ---- One for one ----------------------------------------------------------------------------- */
-
-static void put_unary(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn__onnx_give(g, c, 0, TN__NODE(g, type, tn__onnx_in(g, c, 0)));
-}
-
-static void put_binary(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
-    tn__onnx_give(g, c, 0, TN__NODE(g, type, a, b));
-}
+/* ---- With a number --------------------------------------------------------------------------- */
 
 static void put_scalar(tn__onnx *g, const tn_op_call *c, const char *type) {
     int x = tn__onnx_in(g, c, 0), k = tn__onnx_number(g, tn__arg_real(c, "k"), dtype_of(c));
@@ -144,13 +135,13 @@ static void put_masked_fill(tn__onnx *g, const tn_op_call *c, const char *type) 
 }
 
 const tn__onnx_rule tn__onnx_elementwise[] = {
-    {"add", put_binary, "Add", NULL},
-    {"sub", put_binary, "Sub", NULL},
-    {"mul", put_binary, "Mul", NULL},
-    {"div", put_binary, "Div", NULL},
-    {"pow", put_binary, "Pow", NULL},
-    {"maximum", put_binary, "Max", NULL},
-    {"minimum", put_binary, "Min", NULL},
+    {"add", tn__onnx_binary, "Add", NULL},
+    {"sub", tn__onnx_binary, "Sub", NULL},
+    {"mul", tn__onnx_binary, "Mul", NULL},
+    {"div", tn__onnx_binary, "Div", NULL},
+    {"pow", tn__onnx_binary, "Pow", NULL},
+    {"maximum", tn__onnx_binary, "Max", NULL},
+    {"minimum", tn__onnx_binary, "Min", NULL},
     {"add_scalar", put_scalar, "Add", NULL},
     {"mul_scalar", put_scalar, "Mul", NULL},
     {"sub_scalar", put_scalar, "Sub", NULL},
@@ -160,46 +151,46 @@ const tn__onnx_rule tn__onnx_elementwise[] = {
     {"pow_scalar", put_scalar, "Pow", NULL},
     {"clamp", put_clamp, "Clip", clamp_fits},
     {"hardtanh", put_clamp, "Clip", NULL},
-    {"neg", put_unary, "Neg", NULL},
-    {"abs", put_unary, "Abs", NULL},
-    {"sign", put_unary, "Sign", NULL},
-    {"exp", put_unary, "Exp", NULL},
-    {"log", put_unary, "Log", NULL},
-    {"sqrt", put_unary, "Sqrt", NULL},
+    {"neg", tn__onnx_unary, "Neg", NULL},
+    {"abs", tn__onnx_unary, "Abs", NULL},
+    {"sign", tn__onnx_unary, "Sign", NULL},
+    {"exp", tn__onnx_unary, "Exp", NULL},
+    {"log", tn__onnx_unary, "Log", NULL},
+    {"sqrt", tn__onnx_unary, "Sqrt", NULL},
     {"rsqrt", put_rsqrt, "Reciprocal", NULL},
     {"square", put_square, "Mul", NULL},
-    {"sin", put_unary, "Sin", NULL},
-    {"cos", put_unary, "Cos", NULL},
-    {"tan", put_unary, "Tan", NULL},
-    {"asin", put_unary, "Asin", NULL},
-    {"acos", put_unary, "Acos", NULL},
-    {"atan", put_unary, "Atan", NULL},
-    {"sinh", put_unary, "Sinh", NULL},
-    {"cosh", put_unary, "Cosh", NULL},
-    {"erf", put_unary, "Erf", NULL},
-    {"tanh", put_unary, "Tanh", NULL},
-    {"sigmoid", put_unary, "Sigmoid", NULL},
-    {"relu", put_unary, "Relu", NULL},
+    {"sin", tn__onnx_unary, "Sin", NULL},
+    {"cos", tn__onnx_unary, "Cos", NULL},
+    {"tan", tn__onnx_unary, "Tan", NULL},
+    {"asin", tn__onnx_unary, "Asin", NULL},
+    {"acos", tn__onnx_unary, "Acos", NULL},
+    {"atan", tn__onnx_unary, "Atan", NULL},
+    {"sinh", tn__onnx_unary, "Sinh", NULL},
+    {"cosh", tn__onnx_unary, "Cosh", NULL},
+    {"erf", tn__onnx_unary, "Erf", NULL},
+    {"tanh", tn__onnx_unary, "Tanh", NULL},
+    {"sigmoid", tn__onnx_unary, "Sigmoid", NULL},
+    {"relu", tn__onnx_unary, "Relu", NULL},
     {"silu", put_silu, "Mul", NULL},
     {"gelu", put_gelu, "Erf", NULL},
     {"gelu_tanh", put_gelu_tanh, "Tanh", NULL},
     {"leaky_relu", put_leaky_relu, "LeakyRelu", NULL},
     {"elu", put_elu, "Elu", NULL},
     {"softplus", put_softplus, "Softplus", NULL},
-    {"mish", put_unary, "Mish", NULL},
-    {"hardswish", put_unary, "HardSwish", NULL},
-    {"reciprocal", put_unary, "Reciprocal", NULL},
-    {"floor", put_unary, "Floor", NULL},
-    {"ceil", put_unary, "Ceil", NULL},
-    {"round", put_unary, "Round", NULL},
-    {"eq", put_binary, "Equal", NULL},
+    {"mish", tn__onnx_unary, "Mish", NULL},
+    {"hardswish", tn__onnx_unary, "HardSwish", NULL},
+    {"reciprocal", tn__onnx_unary, "Reciprocal", NULL},
+    {"floor", tn__onnx_unary, "Floor", NULL},
+    {"ceil", tn__onnx_unary, "Ceil", NULL},
+    {"round", tn__onnx_unary, "Round", NULL},
+    {"eq", tn__onnx_binary, "Equal", NULL},
     {"ne", put_not, "Equal", NULL},
-    {"lt", put_binary, "Less", NULL},
-    {"le", put_binary, "LessOrEqual", NULL},
-    {"gt", put_binary, "Greater", NULL},
-    {"ge", put_binary, "GreaterOrEqual", NULL},
-    {"isnan", put_unary, "IsNaN", is_float},
-    {"isinf", put_unary, "IsInf", is_float},
+    {"lt", tn__onnx_binary, "Less", NULL},
+    {"le", tn__onnx_binary, "LessOrEqual", NULL},
+    {"gt", tn__onnx_binary, "Greater", NULL},
+    {"ge", tn__onnx_binary, "GreaterOrEqual", NULL},
+    {"isnan", tn__onnx_unary, "IsNaN", is_float},
+    {"isinf", tn__onnx_unary, "IsInf", is_float},
     {"where", put_where, "Where", NULL},
     {"masked_fill", put_masked_fill, "Where", NULL},
     {0},

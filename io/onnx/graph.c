@@ -241,6 +241,25 @@ int64_t tn__onnx_dim(const tn_op_call *c) {
     return dim < 0 ? dim + tn_ndim(c->in[0]) : dim;
 }
 
+bool tn__onnx_has_dims(const tn_op_call *c) {
+    return tn_ndim(c->in[0]) > 0;
+}
+
+void tn__onnx_unary(tn__onnx *g, const tn_op_call *c, const char *type) {
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, tn__onnx_in(g, c, 0)));
+}
+
+void tn__onnx_binary(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int a = tn__onnx_in(g, c, 0), b = tn__onnx_in(g, c, 1);
+    tn__onnx_give(g, c, 0, TN__NODE(g, type, a, b));
+}
+
+void tn__onnx_along(tn__onnx *g, const tn_op_call *c, const char *type) {
+    int x = tn__onnx_in(g, c, 0), y = TN__NODE(g, type, x, tn__onnx_in(g, c, 1));
+    tn__onnx_int(g, "axis", tn__onnx_dim(c));
+    tn__onnx_give(g, c, 0, y);
+}
+
 void tn__onnx_finish(tn__onnx *g) {
     for (int i = 0; i < g->count; i++) {
         tn_release(g->values[i].tensor);

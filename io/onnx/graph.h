@@ -103,8 +103,14 @@ int tn__onnx_named(tn__onnx *g, int value, const char *name);
 int tn__onnx_type(tn_dtype dtype); /* its number in ONNX's files */
 int tn__onnx_cast(tn__onnx *g, int x, tn_dtype dtype);
 int tn__onnx_reshape(tn__onnx *g, int x, tn_dims dims);
-/* The field "dim", counted from the start, of a call's input 0. */
+/* The field "dim", counted from the start, of a call's input 0; whether that has dimensions. */
 int64_t tn__onnx_dim(const tn_op_call *c);
+bool tn__onnx_has_dims(const tn_op_call *c);
+
+/* Rules for operations that are one node of `type`: of input 0, of both; of input 0 along `dim`. */
+void tn__onnx_unary(tn__onnx *g, const tn_op_call *c, const char *type);
+void tn__onnx_binary(tn__onnx *g, const tn_op_call *c, const char *type);
+void tn__onnx_along(tn__onnx *g, const tn_op_call *c, const char *type);
 
 /* Closes the newest node. */
 void tn__onnx_close(tn__onnx *g);

@@ -31,16 +31,6 @@ static void put_linear(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-static void put_softmax(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
-    tn__onnx_int(g, "axis", tn__onnx_dim(c));
-    tn__onnx_give(g, c, 0, y);
-}
-
-static bool has_dims(const tn_op_call *c) {
-    return tn_ndim(c->in[0]) > 0;
-}
-
 /* Input i, or n times a number where it is absent. */
 static int input_or(tn__onnx *g, const tn_op_call *c, int i, int64_t n, double number) {
     int value = tn__onnx_in(g, c, i);
@@ -69,8 +59,8 @@ static void put_batch_norm(tn__onnx *g, const tn_op_call *c, const char *type) {
 const tn__onnx_rule tn__onnx_nn[] = {
     {"matmul", put_matmul, "MatMul", NULL},
     {"linear", put_linear, "Gemm", NULL},
-    {"softmax", put_softmax, "Softmax", has_dims},
-    {"log_softmax", put_softmax, "LogSoftmax", has_dims},
+    {"softmax", tn__onnx_along, "Softmax", tn__onnx_has_dims},
+    {"log_softmax", tn__onnx_along, "LogSoftmax", tn__onnx_has_dims},
     {"layer_norm", put_layer_norm, "LayerNormalization", NULL},
     {"batch_norm_given", put_batch_norm, "BatchNormalization", NULL},
     {0},

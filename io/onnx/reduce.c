@@ -70,10 +70,6 @@ static void put_cumulative(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, y);
 }
 
-static bool has_dims(const tn_op_call *c) {
-    return tn_ndim(c->in[0]) > 0;
-}
-
 const tn__onnx_rule tn__onnx_reduce[] = {
     {"sum", put_reduce, "ReduceSum", NULL},
     {"mean", put_reduce, "ReduceMean", NULL},
@@ -84,8 +80,8 @@ const tn__onnx_rule tn__onnx_reduce[] = {
     {"var", put_var, "ReduceSum", NULL},
     {"any", put_any, "ReduceMax", has_elements},
     {"all", put_any, "ReduceMin", has_elements},
-    {"argmax", put_arg, "ArgMax", has_dims},
-    {"argmin", put_arg, "ArgMin", has_dims},
-    {"cumsum", put_cumulative, "CumSum", has_dims},
+    {"argmax", put_arg, "ArgMax", tn__onnx_has_dims},
+    {"argmin", put_arg, "ArgMin", tn__onnx_has_dims},
+    {"cumsum", put_cumulative, "CumSum", tn__onnx_has_dims},
     {0},
 };

@@ -3,10 +3,6 @@
 
 #include "tern/ops.h"
 
-static void put_same(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn__onnx_give(g, c, 0, TN__NODE(g, type, tn__onnx_in(g, c, 0)));
-}
-
 static void put_cast(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, tn__onnx_cast(g, tn__onnx_in(g, c, 0), tn_dtype_of(c->out[0])));
 }
@@ -93,24 +89,6 @@ static void put_pad(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, TN__NODE(g, type, x, amounts, value));
 }
 
-/* ---- Picking --------------------------------------------------------------------------------- */
-
-static void put_pick(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int64_t dim = tn__onnx_dim(c);
-    int x = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1), y = TN__NODE(g, type, x, index);
-    tn__onnx_int(g, "axis", dim);
-    tn__onnx_give(g, c, 0, y);
-}
-
-static bool has_dims(const tn_op_call *c) {
-    return tn_ndim(c->in[0]) > 0;
-}
-
-static void put_embedding(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int weight = tn__onnx_in(g, c, 0), index = tn__onnx_in(g, c, 1);
-    tn__onnx_give(g, c, 0, TN__NODE(g, type, weight, index));
-}
-
 /* ---- Sorting --------------------------------------------------------------------------------- */
 
 /* The positions of the first k. The values, the first output, are not needed. */
@@ -134,23 +112,23 @@ static void put_argsort(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 const tn__onnx_rule tn__onnx_shape[] = {
-    {"identity", put_same, "Identity", NULL},
-    {"copy", put_same, "Identity", NULL},
-    {"to", put_same, "Identity", NULL},
+    {"identity", tn__onnx_unary, "Identity", NULL},
+    {"copy", tn__onnx_unary, "Identity", NULL},
+    {"to", tn__onnx_unary, "Identity", NULL},
     {"cast", put_cast, NULL, NULL},
     {"lend", put_lend, "Identity", NULL},
     {"reshape", put_reshape, NULL, NULL},
     {"expand", put_expand, "Expand", NULL},
     {"permute", put_permute, "Transpose", NULL},
-    {"slice", put_slice, "Slice", has_dims},
-    {"select", put_select, "Gather", has_dims},
+    {"slice", put_slice, "Slice", tn__onnx_has_dims},
+    {"select", put_select, "Gather", tn__onnx_has_dims},
     {"cat", put_cat, "Concat", NULL},
     {"stack", put_cat, "Concat", NULL},
     {"pad", put_pad, "Pad", NULL},
-    {"index_select", put_pick, "Gather", has_dims},
-    {"gather", put_pick, "GatherElements", has_dims},
-    {"embedding", put_embedding, "Gather", NULL},
-    {"topk", put_topk, NULL, has_dims},
-    {"argsort", put_argsort, NULL, has_dims},
+    {"index_select", tn__onnx_along, "Gather", tn__onnx_has_dims},
+    {"gather", tn__onnx_along, "GatherElements", tn__onnx_has_dims},
+    {"embedding", tn__onnx_binary, "Gather", NULL},
+    {"topk", put_topk, NULL, tn__onnx_has_dims},
+    {"argsort", put_argsort, NULL, tn__onnx_has_dims},
     {0},
 };

@@ -63,8 +63,8 @@ static void put_conv(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, conv_node(g, c, type, tn__onnx_in(g, c, 0), padding_after(c)));
 }
 
-/* How much larger the result is than the other numbers give: the gradient of a convolution may be
- * smaller, or of any size. */
+/* How much larger the result is than the other numbers give; smaller or of any size, it is the
+ * gradient of a convolution. */
 static tn_dims output_padding(const tn_op_call *c) {
     tn_dims stride = last_numbers(c, "kernel.stride"),
             dilation = last_numbers(c, "kernel.dilation"), more = last_numbers(c, "kernel.padding");
@@ -77,31 +77,18 @@ static tn_dims output_padding(const tn_op_call *c) {
     return more;
 }
 
-/* A result that is larger at an end has less padding cut off there; the rest is output_padding. */
-static tn_dims cut_padding(const tn_op_call *c, tn_dims *more) {
-    tn_dims after = last_numbers(c, "kernel.padding");
-    *more = output_padding(c);
-    for (int i = 0; i < more->ndim; i++) {
-        int64_t less = more->size[i] < after.size[i] ? more->size[i] : after.size[i];
-        after.size[i] -= less;
-        more->size[i] -= less;
-    }
-    return after;
-}
-
 /* Some runtimes require output_padding below the stride. */
 static bool conv_transpose_fits(const tn_op_call *c) {
-    tn_dims stride = last_numbers(c, "kernel.stride"), more;
-    cut_padding(c, &more);
+    tn_dims stride = last_numbers(c, "kernel.stride"), more = output_padding(c);
     for (int i = 0; i < more.ndim; i++) {
-        if (more.size[i] >= stride.size[i]) { return false; }
+        if (more.size[i] < 0 || more.size[i] >= stride.size[i]) { return false; }
     }
     return true;
 }
 
 static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn_dims more, after = cut_padding(c, &more);
-    int y = conv_node(g, c, type, tn__onnx_in(g, c, 0), after);
+    tn_dims more = output_padding(c);
+    int y = conv_node(g, c, type, tn__onnx_in(g, c, 0), last_numbers(c, "kernel.padding"));
     tn__onnx_ints(g, "output_padding", more.size, more.ndim);
     tn__onnx_give(g, c, 0, y);
 }

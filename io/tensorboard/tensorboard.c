@@ -1,4 +1,10 @@
-/* Event files: a record (record.h) for each event, which is a protocol buffer (io/protobuf.h).
+/* Event files: a record for each event, which is a protocol buffer (io/protobuf.h). TensorFlow
+ * frames records like this:
+ *
+ *     length (8 bytes, little-endian), its check, `length` bytes, their check
+ *
+ * A check is CRC-32C, rotated and offset, so that a check over bytes that contain a check is not
+ * trivial.
  *
  * Field numbers are those of tensorflow/core/util/event.proto and framework/summary.proto; only
  * what TensorBoard needs is written.
@@ -12,7 +18,6 @@
 #include "core/memory.h"
 #include "io/png.h"
 #include "io/protobuf.h"
-#include "io/tensorboard/record.h"
 #include "tern/ops.h"
 #include "tern/sys/device.h"
 #include "text/utf8.h"
@@ -20,6 +25,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,16 +48,46 @@ struct tn_summary_writer {
     off_t bytes; /* of whole records */
 };
 
+/* ---- Records --------------------------------------------------------------------------------- */
+
+static uint32_t crc_table[256];
+
+static void make_table(void) {
+    for (uint32_t i = 0; i < 256; i++) {
+        uint32_t crc = i;
+        for (int bit = 0; bit < 8; bit++) {
+            crc = crc >> 1 ^ (crc & 1 ? 0x82f63b78u : 0);
+        }
+        crc_table[i] = crc;
+    }
+}
+
+/* Stores a record's check of these bytes: 4 bytes. */
+static void put_check(unsigned char *to, const void *data, size_t bytes) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    pthread_once(&once, make_table);
+    const unsigned char *at = data;
+    uint32_t crc = ~0u;
+    for (size_t i = 0; i < bytes; i++) {
+        crc = crc >> 8 ^ crc_table[(crc ^ at[i]) & 255];
+    }
+    crc = ~crc;
+    uint32_t masked = (crc >> 15 | crc << 17) + 0xa282ead8u;
+    memcpy(to, &masked, sizeof(masked));
+}
+
 /* ---- Events ---------------------------------------------------------------------------------- */
 
 /* Appends the event as a record, and frees it. */
 static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char *operation) {
-    unsigned char before[TN__RECORD_BEFORE], after[TN__RECORD_AFTER];
+    unsigned char before[12], after[4];
     tn_status status = TN_OK;
     if (event->failed) {
         status = tn__raise(TN_ENOMEM, operation, "no memory for an event");
     } else {
-        tn__record_frame(event->at, event->bytes, before, after);
+        memcpy(before, &(uint64_t){event->bytes}, 8);
+        put_check(before + 8, before, 8);
+        put_check(after, event->at, event->bytes);
         struct iovec parts[] = {
             {before, sizeof(before)}, {event->at, event->bytes}, {after, sizeof(after)}};
         ssize_t all = (ssize_t)(sizeof(before) + event->bytes + sizeof(after));

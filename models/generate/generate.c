@@ -261,9 +261,7 @@ static tn_status choose_token(batch *b, const tn__sequence *s, int64_t r, int32_
         tn_tensor *row = tn_narrow(b->all_logits, 0, r, 1);
         if (tn_copy_out(tn_cast(row, TN_F32), logits) != TN_OK) { return tn_error(); }
     }
-    if (o->repetition_penalty != 1.0) {
-        tn__sample_penalize(logits, s->distinct, s->distinct_count, o->repetition_penalty);
-    }
+    if (s->met) { tn__sample_penalize(logits, s->met, b->vocab, o->repetition_penalty); }
     for (int i = 0; i < o->stop_token_count && s->made.tokens.count < o->min_new; i++) {
         logits[o->stop_tokens[i]] = -INFINITY;
     }

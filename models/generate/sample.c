@@ -34,11 +34,10 @@ void tn__candidates_finish(tn__candidates *c) {
     *c = (tn__candidates){0};
 }
 
-void tn__sample_penalize(float *logits, const int32_t *tokens, int64_t count, double penalty) {
+void tn__sample_penalize(float *logits, const bool *met, int64_t vocab, double penalty) {
     float p = (float)penalty;
-    for (int64_t i = 0; i < count; i++) {
-        float *x = &logits[tokens[i]];
-        *x = *x < 0 ? *x * p : *x / p;
+    for (int64_t i = 0; i < vocab; i++) {
+        if (met[i]) { logits[i] = logits[i] < 0 ? logits[i] * p : logits[i] / p; }
     }
 }
 

@@ -30,10 +30,9 @@ typedef struct tn__candidates {
 TN_API tn_status tn__candidates_init(tn__candidates *c, int64_t vocab);
 TN_API void tn__candidates_finish(tn__candidates *c);
 
-/* Makes the logits of `tokens` (distinct) smaller: positive ones divided by `penalty`, negative
+/* Makes the logits of tokens that were `met` smaller: positive ones divided by `penalty`, negative
  * ones times it (Keskar et al. 2019, arXiv:1909.05858). */
-TN_API void tn__sample_penalize(float *logits, const int32_t *tokens, int64_t count,
-                                double penalty);
+TN_API void tn__sample_penalize(float *logits, const bool *met, int64_t vocab, double penalty);
 
 /* The most likely token, the first of equal ones. -1 when there is none, or when a logit is NaN or
  * +inf (-inf is a token that never comes): the other functions need logits without these. */

@@ -26,10 +26,7 @@ static tn_status add_text(tn__sequence *s, const char *bytes, size_t count) {
 
 /* Notes a token for the repetition penalty. */
 static void meet_token(tn__sequence *s, int32_t token) {
-    if (s->met && !s->met[token]) {
-        s->met[token] = true;
-        s->distinct[s->distinct_count++] = token;
-    }
+    if (s->met) { s->met[token] = true; }
 }
 
 tn_status tn__sequence_init(tn__sequence *s, int index, tn_prompt prompt, int64_t vocab,
@@ -37,9 +34,7 @@ tn_status tn__sequence_init(tn__sequence *s, int index, tn_prompt prompt, int64_
     *s = (tn__sequence){.index = index, .prompt = prompt};
     if (o->repetition_penalty != 1.0) {
         s->met = tn__calloc_for((size_t)vocab, sizeof(*s->met), operation);
-        s->distinct =
-            s->met ? tn__calloc_for((size_t)vocab, sizeof(*s->distinct), operation) : NULL;
-        if (!s->distinct) { return TN_ENOMEM; }
+        if (!s->met) { return TN_ENOMEM; }
     }
     if (o->tokenizer && add_text(s, "", 0) != TN_OK) { return TN_ENOMEM; }
     for (int64_t i = 0; i < prompt.count; i++) {
@@ -50,7 +45,6 @@ tn_status tn__sequence_init(tn__sequence *s, int index, tn_prompt prompt, int64_
 
 void tn__sequence_finish(tn__sequence *s) {
     free(s->met);
-    free(s->distinct);
     tn_generated_free(&s->made, 1);
 }
 

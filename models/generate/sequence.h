@@ -11,10 +11,8 @@ typedef struct tn__sequence {
     tn_prompt prompt;
     tn_generated made;
     bool ended;
-    int64_t begin;     /* the first token that the model sees, counted in prompt and made.tokens */
-    int32_t *distinct; /* with a repetition penalty: the different tokens so far */
-    int64_t distinct_count;
-    bool *met;             /* [vocab] whether a token is among them */
+    int64_t begin; /* the first token that the model sees, counted in prompt and made.tokens */
+    bool *met;     /* [vocab] with a repetition penalty: whether the token occurs so far */
     int64_t text_capacity; /* of made.text */
     size_t sent;           /* bytes passed to on_token */
 } tn__sequence;

@@ -54,16 +54,6 @@ bool tn__described_layers(const tn__described *d, int64_t layers) {
     return layers <= d->tensors;
 }
 
-bool tn__described_size(const tn__described *d, const char *parameter, int dim, int64_t *size) {
-    tn_dims dims;
-    if (!d->shape(parameter, &dims, d->user) || dims.ndim <= dim) {
-        return tn__fail(TN_EFORMAT, d->operation, "%s has no \"%s\" of %d dimensions", d->path,
-                        parameter, dim + 1);
-    }
-    *size = dims.size[dim];
-    return true;
-}
-
 static tn_module *model_of(const tn__described *d, tn_dtype dtype) {
     const tn__json *root = tn__json_get(d->description.values, ".");
     const tn__json *kind = root ? tn__json_get(root, "kind") : NULL;

@@ -1,5 +1,4 @@
-/* A language model from a checkpoint: the description of its modules (nn/describe.c), and the
- * shapes of its parameters. */
+/* A language model from the description of its modules (nn/describe.c) in a checkpoint. */
 #ifndef TERN_MODELS_WEIGHTS_DESCRIBED_H
 #define TERN_MODELS_WEIGHTS_DESCRIBED_H
 
@@ -10,10 +9,7 @@ struct tn__described {
     const char *path, *operation; /* of the checkpoint, for messages */
     const char *text;             /* the description */
     int tensors;                  /* how many parameters there are; no model has more layers */
-    /* The shape of a parameter by its path; false: there is none. */
-    bool (*shape)(const char *parameter, tn_dims *dims, void *user);
-    void *user;
-    tn__json_file description; /* what tn__described_model has read of `text` */
+    tn__json_file description;    /* what tn__described_model has read of `text` */
 };
 
 /* A model of the family that the text names, without elements; for tn_module_free. NULL after
@@ -29,8 +25,5 @@ bool tn__described_read(const tn__described *d, const char *module, const tn_fie
 
 /* Whether there may be that many layers. False after raising. */
 bool tn__described_layers(const tn__described *d, int64_t layers);
-
-/* The size of a dimension of a parameter. False after raising. */
-bool tn__described_size(const tn__described *d, const char *parameter, int dim, int64_t *size);
 
 #endif

@@ -21,6 +21,11 @@ static bool gpt_transposed(const char *path) {
            tn__ends_with(path, ".c_fc.weight");
 }
 
+static bool gpt_biased(const char *path) {
+    return tn__ends_with(path, ".weight") && strncmp(path, "wte.", 4) != 0 &&
+           strncmp(path, "wpe.", 4) != 0;
+}
+
 static bool gpt_ignored(const char *name) {
     return tn__ends_with(name, ".attn.bias") || tn__ends_with(name, ".attn.masked_bias");
 }
@@ -127,35 +132,14 @@ static bool gpt_put_config(tn__buffer *j, void *m, bool plain, const char *opera
     return true;
 }
 
-/* ---- Biases that are not there --------------------------------------------------------------- */
-
-static bool gpt_zero(void *m, int i, char *path, size_t size, tn_dims *dims) {
-    static const struct {
-        const char *name;
-        int widths;
-    } of_layer[] = {{"ln_1", 1}, {"attn.c_attn", 3}, {"attn.c_proj", 1},
-                    {"ln_2", 1}, {"mlp.c_fc", 4},    {"mlp.c_proj", 1}};
-    enum { OF_LAYER = sizeof(of_layer) / sizeof(of_layer[0]) };
-    const tn_gpt_options *o = &((const tn_gpt *)m)->options;
-    int layer = i / OF_LAYER, part = i % OF_LAYER;
-    if (o->bias || i > o->layers * OF_LAYER) { return false; }
-    if (layer == o->layers) {
-        snprintf(path, size, "ln_f.bias");
-        *dims = TN_DIMS(o->width);
-    } else {
-        snprintf(path, size, "h.%d.%s.bias", layer, of_layer[part].name);
-        *dims = TN_DIMS(of_layer[part].widths * o->width);
-    }
-    return true;
-}
-
 const tn__hf_form tn__gpt_hf = {
     .prefix = "transformer.",
     .tokens = "wte.weight",
+    .norm = "ln_f.weight",
     .init = gpt_init,
     .dropout = true,
     .transposed = gpt_transposed,
+    .biased = gpt_biased,
     .ignored = gpt_ignored,
     .put_config = gpt_put_config,
-    .zero = gpt_zero,
 };

@@ -41,21 +41,22 @@ tn_lm_load_options tn_lm_load_defaults(void) {
 }
 
 /* An open folder: its config, its weights and their family. */
-typedef struct source {
+struct tn__hf_loading {
     const tn__lm_family *family;
     tn__hf_config config;
     tn__hf_plan plan;
-} source;
+};
+typedef tn__hf_loading loading;
 
-static void source_close(source *s) {
+static void loading_close(loading *s) {
     tn__hf_plan_free(&s->plan);
     tn__hf_config_free(&s->config);
 }
 
 /* `wanted`: the only family accepted, or NULL. False after raising, with nothing to close. */
-static bool source_open(source *s, const char *folder, bool mapped, const tn__lm_family *wanted,
-                        const char *operation) {
-    *s = (source){.family = NULL};
+static bool loading_open(loading *s, const char *folder, bool mapped, const tn__lm_family *wanted,
+                         const char *operation) {
+    *s = (loading){.family = NULL};
     char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, operation);
     bool opened = at && tn__hf_config_open(&s->config, at, "config.json", operation);
     s->family = opened ? family_of_config(&s->config) : NULL;
@@ -89,32 +90,16 @@ static bool are_bytes(const tn__hf_weights *w) {
     return found;
 }
 
-/* The dtype from the config, since quantised weights do not show it. False after raising. */
-static bool config_dtype(const tn__hf_config *c, tn_dtype *dtype) {
-    static const struct {
-        const char *name;
-        tn_dtype dtype;
-    } known[] = {
-        {"float32", TN_F32}, {"bfloat16", TN_BF16}, {"float16", TN_F16}, {"float64", TN_F64}};
-    const char *text;
-    if (!tn__hf_config_text(c, "dtype", "float32", &text)) { return false; }
-    for (size_t i = 0; i < sizeof(known) / sizeof(known[0]); i++) {
-        if (strcmp(text, known[i].name) == 0) {
-            *dtype = known[i].dtype;
-            return true;
-        }
-    }
-    return tn__hf_config_bad(c, "dtype", "float32, bfloat16, float16 or float64");
-}
-
-/* The dtype of the token embedding in the files. False after raising. */
-static bool stored_dtype(const source *s, tn_dtype *dtype) {
-    if (are_bytes(&s->plan.weights)) { return config_dtype(&s->config, dtype); }
+/* The dtype of the token embedding in the files or, where that is bytes, of the last norm. False
+ * after raising. */
+static bool stored_dtype(const loading *s, tn_dtype *dtype) {
+    const tn__hf_form *form = s->family->hf;
     const tn__hf_weights *w = &s->plan.weights;
+    const char *path = are_bytes(w) ? form->norm : form->tokens;
     char name[128];
-    snprintf(name, sizeof(name), "%s%s", s->family->hf->prefix, s->family->hf->tokens);
+    snprintf(name, sizeof(name), "%s%s", form->prefix, path);
     const tn_safetensors *f = tn__hf_weights_find(w, name);
-    const char *found = f ? name : s->family->hf->tokens;
+    const char *found = f ? name : path;
     f = f ? f : tn__hf_weights_find(w, found);
     const char *written = f ? tn_safetensors_dtype(f, found) : "missing";
     if (!f || !tn__safetensors_find_dtype(written, dtype) || !tn_dtype_is_float(*dtype)) {
@@ -126,7 +111,7 @@ static bool stored_dtype(const source *s, tn_dtype *dtype) {
 }
 
 /* The config's model, without elements. */
-static bool build_deferred(const source *s, void *m, tn_dtype dtype) {
+static bool build_deferred(const loading *s, void *m, tn_dtype dtype) {
     TN_DEFER_INIT;
     return s->family->hf->init(m, &s->config, dtype, s->plan.weights.count);
 }
@@ -151,8 +136,8 @@ static bool make_bytes(void *m) {
     return make_zeros(m) && tn_quantize(m) == TN_OK;
 }
 
-/* Fills m, zeros for a model of the source's family. False after raising. */
-static bool load_model(source *s, tn_module *m, tn_lm_load_options options) {
+/* Fills m, zeros for a model of its family. False after raising. */
+static bool load_model(loading *s, tn_module *m, tn_lm_load_options options) {
     tn_dtype dtype = options.dtype;
     if ((options.as_stored && !stored_dtype(s, &dtype)) || !build_deferred(s, m, dtype)) {
         return false;
@@ -167,14 +152,14 @@ static bool load_model(source *s, tn_module *m, tn_lm_load_options options) {
 }
 
 tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
-    source s;
+    loading s;
     if (!tn__options_made(options.from_defaults, "lm_load", "tn_lm_load") ||
-        !source_open(&s, folder, options.mmap, NULL, "lm_load")) {
+        !loading_open(&s, folder, options.mmap, NULL, "lm_load")) {
         return NULL;
     }
     tn_module *m = tn__layer_alloc(s.family->bytes);
     bool loaded = m && load_model(&s, m, options);
-    source_close(&s);
+    loading_close(&s);
     return keep_model(m, loaded);
 }
 
@@ -212,7 +197,7 @@ tn_module *tn_lm_new(const char *folder, double dropout) {
 
 /* Whether the weights compute in m what they do in the config's model. That one is built for
  * comparison: without elements it takes no memory and draws no random numbers. */
-static bool model_fits(const source *s, void *m) {
+static bool model_fits(const loading *s, void *m) {
     tn_generator before = *tn_default_generator();
     tn_module *theirs = tn__calloc(1, s->family->bytes);
     char *text = NULL;
@@ -229,19 +214,14 @@ static bool model_fits(const source *s, void *m) {
     return fits;
 }
 
-struct tn__hf_loading {
-    source source;
-};
-
 tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *operation) {
     const tn__lm_family *family = tn__lm_family_of(m, operation);
-    tn__hf_loading *l = family ? tn__calloc(1, sizeof(*l)) : NULL;
-    if (family && !l) { tn__raise(TN_ENOMEM, operation, "no memory to load a %s", family->kind); }
-    if (!l || !source_open(&l->source, folder, false, family, operation)) {
+    tn__hf_loading *l = family ? tn__calloc_for(1, sizeof(*l), operation) : NULL;
+    if (!l || !loading_open(l, folder, false, family, operation)) {
         free(l);
         return NULL;
     }
-    if (!model_fits(&l->source, m) || !tn__hf_plan_make(&l->source.plan, family->hf, m)) {
+    if (!model_fits(l, m) || !tn__hf_plan_make(&l->plan, family->hf, m)) {
         tn__hf_loading_free(l);
         return NULL;
     }
@@ -249,12 +229,12 @@ tn__hf_loading *tn__hf_loading_new(void *m, const char *folder, const char *oper
 }
 
 void tn__hf_loading_apply(tn__hf_loading *l) {
-    tn__hf_plan_apply(&l->source.plan);
+    tn__hf_plan_apply(&l->plan);
 }
 
 void tn__hf_loading_free(tn__hf_loading *l) {
     if (l) {
-        source_close(&l->source);
+        loading_close(l);
         free(l);
     }
 }

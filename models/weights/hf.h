@@ -15,6 +15,7 @@
 struct tn__hf_form {
     const char *prefix;
     const char *tokens; /* path of the token embedding, which every file has */
+    const char *norm;   /* of the last norm's weight */
 
     /* Makes a model of the config's options, with parameters of this dtype; `tensors` is how many
      * the weights have, and a model that would need more is refused. False after raising; m is then
@@ -24,16 +25,13 @@ struct tn__hf_form {
     bool dropout; /* whether `init` uses the config's `dropout` */
 
     bool (*transposed)(const char *path); /* whether files have it as (in, out) */
+    bool (*biased)(const char *path);     /* a weight beside which files have a bias; or NULL */
     bool (*ignored)(const char *name);    /* not a weight: what older files have beside them */
 
     /* The members of config.json that say what m computes, each with a comma after it; `plain`:
      * with weights as m has them. False after raising TN_EUNSUPPORTED: transformers has no such
      * model. */
     bool (*put_config)(tn__buffer *j, void *m, bool plain, const char *operation);
-
-    /* The i-th tensor that files must have but m lacks, all zeros; false: there is none. May be
-     * NULL. */
-    bool (*zero)(void *m, int i, char *path, size_t size, tn_dims *dims);
 };
 
 /* ---- Loading: models/weights/hf_load.c ------------------------------------------------------- */
@@ -46,13 +44,18 @@ typedef struct tn__hf_plan {
     tn__hf_weights weights;
     tn__state state; /* what this rank has of m, under its paths */
     bool prefixed;
-    bool partial; /* the file's other tensors belong to other ranks */
 } tn__hf_plan;
 
 /* False after raising. tn__hf_plan_free in any case. */
 bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m);
 void tn__hf_plan_apply(tn__hf_plan *p);
 void tn__hf_plan_free(tn__hf_plan *p);
+
+/* Reads the elements that `layout` names, in their order and the file's dtype, to `to`. With
+ * `transposed` the layout is that of a matrix whose transpose is in the file. False after raising.
+ */
+TN_API bool tn__hf_read(const tn_safetensors *f, const char *name, const tn_layout *layout,
+                        bool transposed, void *to);
 
 /* ---- Whole models: models/weights/hf.c ------------------------------------------------------- */
 
@@ -98,13 +101,7 @@ bool tn__hf_place(const char *folder, const char *operation);
 /* Finishes an interrupted save, if tn__hf_is_staged. False after raising. */
 bool tn__hf_finish(const char *folder, const char *operation);
 
-/* A file, whole or not at all. False after raising. */
-bool tn__hf_copy_file(const char *from, const char *to, const char *operation);
-
-/* Whether a file of this name says how texts become tokens. */
-TN_API bool tn__hf_is_words(const char *name);
-
-/* Copies those of these files that folder `from` has into `to`. False after raising. */
+/* Copies the tokenizer's files that folder `from` has into `to`. False after raising. */
 bool tn__hf_copy_words(const char *from, const char *to, const char *operation);
 
 #endif

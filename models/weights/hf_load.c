@@ -8,9 +8,9 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "io/module.h"
 #include "io/shown.h"
-#include "models/weights/hf_read.h"
+#include "nn/layout.h"
+#include "nn/module.h"
 #include "ops/deferred.h"
 #include "tensor/tensor.h"
 #include "tern/sys/device.h"
@@ -123,7 +123,7 @@ static bool compare_all_names(const tn__hf_plan *p) {
     }
     for (int i = 0; i < w->count; i++) {
         const char *found = w->tensors[i].name;
-        if (!p->partial && !is_known(p, found)) { list_name(&surplus, found); }
+        if (!is_known(p, found)) { list_name(&surplus, found); }
     }
     if (missing.count || surplus.count) {
         return tn__fail(TN_EMISMATCH, w->operation, "%s %s%s%s%s%s%s%s", w->path,
@@ -158,6 +158,37 @@ static bool compare_item(const tn__hf_plan *p, const tn__state_item *item) {
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
+
+/* Reads the whole block that the layout's elements are part of, as it is in the file, and turns it:
+ * only the older families have transposed matrices, which are small. */
+static bool read_transposed(const tn_safetensors *f, const char *name, const tn_layout *l,
+                            void *to) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_dtype dtype;
+    tn__safetensors_find_dtype(tn_safetensors_dtype(f, name), &dtype);
+    tn_layout turned = *l;
+    turned.whole = TN_DIMS(l->whole.size[1], l->whole.size[0]);
+    turned.dim = l->dim < 0 ? -1 : 1 - l->dim;
+    tn_dims block = tn__layout_block(&turned);
+    turned.start = 0;
+    turned.length = tn_dims_count(block);
+    tn_tensor *there = tn_empty_on(tn_cpu(), block, dtype);
+    if (tn_is_inert(there) || !tn__safetensors_read_layout(f, name, &turned, tn__address(there))) {
+        return false;
+    }
+    tn_tensor *here = tn_contiguous(tn_transpose(there, 0, 1));
+    if (tn_is_inert(here)) { return false; }
+    size_t size = tn_dtype_size(dtype);
+    memcpy(to, (const char *)tn__address(here) + (size_t)l->start * size, (size_t)l->length * size);
+    return true;
+}
+
+bool tn__hf_read(const tn_safetensors *f, const char *name, const tn_layout *layout,
+                 bool transposed, void *to) {
+    return transposed && layout->length ? read_transposed(f, name, layout, to)
+                                        : tn__safetensors_read_layout(f, name, layout, to);
+}
 
 /* Reads the item's elements into `to`, which has its shape. */
 static bool read_item(const tn__hf_plan *p, const tn__state_item *item, tn_tensor *to) {

@@ -40,6 +40,24 @@ char *tn__hf_model_folder(const char *folder, const char *operation) {
 
 /* ---- One file -------------------------------------------------------------------------------- */
 
+/* What says how texts become tokens. */
+static const char *const words[] = {"tokenizer.json",
+                                    "tokenizer_config.json",
+                                    "vocab.json",
+                                    "merges.txt",
+                                    "tokenizer.model",
+                                    "added_tokens.json",
+                                    "special_tokens_map.json",
+                                    "generation_config.json"};
+
+static bool is_words(const char *name) {
+    bool found = false;
+    for (size_t i = 0; !found && i < sizeof(words) / sizeof(words[0]); i++) {
+        found = strcmp(name, words[i]) == 0;
+    }
+    return found;
+}
+
 /* Whether a save may have written a file of this name, with weights or their index. */
 static bool is_weights(const char *name) {
     int part, parts, end = 0;
@@ -50,10 +68,10 @@ static bool is_weights(const char *name) {
 }
 
 bool tn__hf_replaces(const char *name) {
-    return is_weights(name) || tn__hf_is_words(name) || strcmp(name, config_file) == 0;
+    return is_weights(name) || is_words(name) || strcmp(name, config_file) == 0;
 }
 
-bool tn__hf_copy_file(const char *from, const char *to, const char *operation) {
+static bool copy_file(const char *from, const char *to, const char *operation) {
     tn__reader r;
     tn__file f;
     char chunk[1 << 14];
@@ -70,6 +88,18 @@ bool tn__hf_copy_file(const char *from, const char *to, const char *operation) {
     tn__reader_close(&r);
     if (!read) { tn__file_abandon(&f); }
     return read && tn__file_commit(&f) == TN_OK;
+}
+
+bool tn__hf_copy_words(const char *from, const char *to, const char *operation) {
+    bool copied = true;
+    for (size_t i = 0; copied && i < sizeof(words) / sizeof(words[0]); i++) {
+        char *source = tn__folder_path(from, words[i], operation);
+        char *target = source ? tn__folder_path(to, words[i], operation) : NULL;
+        copied = target && (access(source, F_OK) != 0 || copy_file(source, target, operation));
+        free(source);
+        free(target);
+    }
+    return copied;
 }
 
 /* ---- All of them ----------------------------------------------------------------------------- */
@@ -92,7 +122,7 @@ static bool remove_file(const placing *p, const char *name) {
 /* Removes what the new model has, or would be read with it. */
 static bool remove_old(const char *name, void *user) {
     const placing *p = user;
-    bool old = is_weights(name) || (tn__hf_is_words(name) && tn__folder_has(p->staging, name));
+    bool old = is_weights(name) || (is_words(name) && tn__folder_has(p->staging, name));
     return !old || remove_file(p, name);
 }
 
@@ -102,7 +132,7 @@ static bool place_as(const placing *p, const char *name, bool moves) {
     char *from = tn__folder_path(p->staging, name, p->operation);
     char *to = from ? tn__folder_path(p->folder, name, p->operation) : NULL;
     bool placed = to && (moves ? rename(from, to) == 0 || raise_errno(p, name)
-                               : link(from, to) == 0 || tn__hf_copy_file(from, to, p->operation));
+                               : link(from, to) == 0 || copy_file(from, to, p->operation));
     free(from);
     free(to);
     return placed;

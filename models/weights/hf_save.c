@@ -14,6 +14,7 @@
 #include "core/folder.h"
 #include "core/memory.h"
 #include "io/module.h"
+#include "nn/module.h"
 #include "text/plain_numbers.h"
 #include "tensor/tensor.h"
 
@@ -77,8 +78,19 @@ static bool add_saved(saver *s, const char *path, bool with_path, const kept_ten
     return true;
 }
 
+/* Zeros, for a weight whose bias m lacks but files have. */
+static bool add_bias(saver *s, const tn_entry *weight) {
+    char path[NAME_SIZE];
+    int stem = (int)(strlen(weight->path) - strlen("weight"));
+    snprintf(path, sizeof(path), "%.*sbias", stem, weight->path);
+    kept_tensor t = {.dims = TN_DIMS(weight->layout.whole.size[0]),
+                     .dtype = tn_dtype_of(weight->stored)};
+    return tn__module_find(s->model, path, NULL) || add_saved(s, path, false, &t);
+}
+
 static bool add_entry(const tn_entry *entry, void *user) {
     saver *s = user;
+    const tn__hf_form *form = s->family->hf;
     bool whole = !entry->absent && !entry->parts &&
                  tn_dims_equal(tn_shape(entry->stored), entry->layout.whole);
     kept_tensor t = {
@@ -97,22 +109,10 @@ static bool add_entry(const tn_entry *entry, void *user) {
             "writes it)",
             entry->path, tn_dtype_name(t.dtype));
     }
-    t.transposed =
-        !s->options.plain && s->family->hf->transposed && s->family->hf->transposed(entry->path);
+    t.transposed = !s->options.plain && form->transposed && form->transposed(entry->path);
     if (t.transposed) { t.dims = TN_DIMS(t.dims.size[1], t.dims.size[0]); }
-    return add_saved(s, entry->path, true, &t);
-}
-
-/* Zeros have the dtype of the tensor before them. */
-static bool add_zeros(saver *s) {
-    char path[NAME_SIZE];
-    kept_tensor t = {.dtype = s->count ? s->list[s->count - 1].dtype : TN_F32};
-    bool wanted = !s->options.plain && s->family->hf->zero, added = true;
-    for (int i = 0; added && wanted; i++) {
-        wanted = s->family->hf->zero(s->model, i, path, sizeof(path), &t.dims);
-        added = !wanted || add_saved(s, path, false, &t);
-    }
-    return added;
+    bool biased = !s->options.plain && form->biased && form->biased(entry->path);
+    return add_saved(s, entry->path, true, &t) && (!biased || add_bias(s, entry));
 }
 
 /* Assigns parts, numbered from 0, none larger than asked for unless it is a single tensor. */
@@ -142,7 +142,7 @@ static bool deal_parts(saver *s) {
 
 static bool list_all(saver *s) {
     tn_module_each(s->model, (tn_walk){.buffers = true, .absent = true}, add_entry, s);
-    return !tn__pending() && add_zeros(s) && deal_parts(s);
+    return !tn__pending() && deal_parts(s);
 }
 
 /* ---- Weights --------------------------------------------------------------------------------- */

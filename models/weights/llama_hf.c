@@ -187,7 +187,7 @@ static bool llama_put_config(tn__buffer *j, void *m, bool plain, const char *ope
     tn__buffer_format(j, "  \"num_attention_heads\": %d,\n  \"num_hidden_layers\": %d,\n", o->heads,
                       o->layers);
     tn__buffer_format(j, "  \"num_key_value_heads\": %d,\n  \"rms_norm_eps\": %.17g,\n",
-                      o->kv_heads ? o->kv_heads : o->heads, o->eps);
+                      o->kv_heads, o->eps);
     tn__buffer_format(j, "  \"tie_word_embeddings\": %s,\n  \"vocab_size\": %" PRId64 ",\n",
                       o->tied ? "true" : "false", o->vocab);
     put_rotary(j, &o->rotary);
@@ -197,6 +197,7 @@ static bool llama_put_config(tn__buffer *j, void *m, bool plain, const char *ope
 const tn__hf_form tn__llama_hf = {
     .prefix = "model.",
     .tokens = "embed_tokens.weight",
+    .norm = "norm.weight",
     .init = llama_init,
     .ignored = llama_ignored,
     .put_config = llama_put_config,

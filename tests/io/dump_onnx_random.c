@@ -2,10 +2,9 @@
  *
  *   dump_onnx_random FOLDER COUNT SEED
  *
- * A network is a sequence of steps: operations of the registry with the arguments of a sample, or
- * functions of table `steps`, which draw theirs. A step's numbers depend only on the network's seed
- * and the step's number, so each run draws the same. Steps are tried, and those are kept with which
- * the network
+ * A network is a sequence of steps: operations of the registry with the arguments of a sample. A
+ * step's numbers depend only on the network's seed and the step's number, so each run draws the
+ * same. Steps are tried, and those are kept with which the network
  *
  *   - computes something finite that is not too small or large, without an error,
  *   - and the same in f64: else rounding decides, and comparing says nothing,
@@ -59,119 +58,6 @@ static tn_tensor *draw_constant(network *n, tn_tensor *x, tn_spec spec) {
     tn_tensor *t = tn__spec_tensor(&spec, TN_F32, TN__PLAIN, false, seed);
     return tn__spec_real(&spec) ? tn_cast(t, tn_dtype_of(x)) : t;
 }
-
-static tn_tensor *draw_weight(network *n, tn_tensor *x, tn_dims dims) {
-    return draw_constant(n, x, tn_spec_real(dims, -1, 1));
-}
-
-/* ---- Steps that draw their arguments; NULL: not for x ---------------------------------------- */
-
-static int spatial_of(tn_tensor *x) {
-    int spatial = tn_ndim(x) - 2;
-    return spatial >= 1 && spatial <= 3 ? spatial : 0;
-}
-
-static tn_tensor *apply_convolution(network *n, tn_tensor *x) {
-    static tn_tensor *(*const functions[2][3])(tn_tensor *, tn_tensor *, tn_tensor *,
-                                               tn_conv_options) = {
-        {tn_conv1d_op, tn_conv2d_op, tn_conv3d_op},
-        {tn_conv_transpose1d_op, tn_conv_transpose2d_op, tn_conv_transpose3d_op}};
-    int spatial = spatial_of(x);
-    if (spatial == 0) { return NULL; }
-    bool transposed = toss_coin(n);
-    int64_t in = tn_size(x, 1), groups = pick_integer(n, 1, in), out = pick_integer(n, 1, 3);
-    tn_conv_options o = tn_conv_defaults();
-    o.groups = in % groups == 0 ? groups : toss_coin(n) ? in : 1;
-    o.same = !transposed && pick_integer(n, 0, 2) == 0;
-    o.stride = draw_dims(n, spatial, 1, o.same ? 1 : 3);
-    o.dilation = draw_dims(n, spatial, 1, 3);
-    o.padding = draw_dims(n, spatial, 0, 3);
-    o.output_padding = draw_dims(n, transposed ? spatial : 0, 0, 2);
-    for (int i = 0; i < o.output_padding.ndim; i++) {
-        o.output_padding.size[i] %= o.stride.size[i];
-    }
-    tn_dims w = transposed ? TN_DIMS(in, out) : TN_DIMS(o.groups * out, in / o.groups);
-    for (int i = 0; i < spatial; i++) {
-        w.size[w.ndim++] = pick_integer(n, 1, 5);
-    }
-    tn_tensor *weight = draw_weight(n, x, w), *bias = draw_weight(n, x, TN_DIMS(o.groups * out));
-    return functions[transposed][spatial - 1](x, weight, toss_coin(n) ? bias : NULL, o);
-}
-
-static tn_tensor *apply_pooling(network *n, tn_tensor *x) {
-    static tn_tensor *(*const functions[2][3])(tn_tensor *, tn_dims, tn_pool_options) = {
-        {tn_max_pool1d_op, tn_max_pool2d_op, tn_max_pool3d_op},
-        {tn_avg_pool1d_op, tn_avg_pool2d_op, tn_avg_pool3d_op}};
-    int spatial = spatial_of(x);
-    if (spatial == 0) { return NULL; }
-    bool mean = toss_coin(n);
-    tn_pool_options o = TN_WITH(
-        tn_pool, .stride = draw_dims(n, toss_coin(n) ? spatial : 0, 1, 3),
-        .padding = draw_dims(n, spatial, 0, 2), .dilation = draw_dims(n, spatial, 1, mean ? 1 : 3),
-        .ceil_mode = toss_coin(n), .count_include_pad = toss_coin(n),
-        .divisor_override = pick_integer(n, 0, 3) == 0 ? pick_integer(n, 1, 5) : 0);
-    return functions[mean][spatial - 1](x, draw_dims(n, spatial, 1, 4), o);
-}
-
-static tn_tensor *adaptive_pooling(network *n, tn_tensor *x) {
-    static tn_tensor *(*const functions[2][3])(tn_tensor *, tn_dims) = {
-        {tn_adaptive_max_pool1d_op, tn_adaptive_max_pool2d_op, tn_adaptive_max_pool3d_op},
-        {tn_adaptive_avg_pool1d_op, tn_adaptive_avg_pool2d_op, tn_adaptive_avg_pool3d_op}};
-    int spatial = spatial_of(x);
-    tn_dims out = draw_dims(n, spatial, 1, 6);
-    for (int i = 0; i < spatial; i++) { /* others have no counterpart */
-        out.size[i] = tn_size(x, 2 + i) % out.size[i] ? 1 : out.size[i];
-    }
-    return spatial ? functions[toss_coin(n)][spatial - 1](x, out) : NULL;
-}
-
-static tn_tensor *apply_interpolation(network *n, tn_tensor *x) {
-    tn_interpolate_options o = tn_interpolate_defaults();
-    o.mode = (tn_interpolation)pick_integer(n, TN_INTERPOLATE_NEAREST, TN_INTERPOLATE_CUBIC);
-    o.align_corners = toss_coin(n);
-    o.scale_factor = toss_coin(n) ? 1 + 1.5 * tn_random_uniform(&n->draw) : 0;
-    o.size = draw_dims(n, o.scale_factor != 0 ? 0 : spatial_of(x), 1, 9);
-    return spatial_of(x) ? tn_interpolate(x, o) : NULL;
-}
-
-static tn_tensor *apply_padding(network *n, tn_tensor *x) {
-    tn_pad_mode mode = (tn_pad_mode)pick_integer(n, 0, 3);
-    int most = mode == TN_PAD_CONSTANT ? tn_ndim(x) - n->batched : spatial_of(x);
-    int dims = most < 1 ? 0 : (int)pick_integer(n, 1, most < 4 ? most : 4);
-    double value = mode == TN_PAD_CONSTANT ? tn_random_uniform(&n->draw) : 0;
-    return dims ? tn_pad(x, draw_dims(n, 2 * dims, -1, 3), mode, value) : NULL;
-}
-
-/* Merges neighbouring dimensions, or splits one in two. */
-static tn_tensor *reshape_dims(network *n, tn_tensor *x) {
-    int first = n->batched ? 1 : 0, ndim = tn_ndim(x);
-    if (ndim <= first) { return NULL; }
-    int d = (int)pick_integer(n, first, ndim - 1);
-    if (toss_coin(n)) { return tn_flatten(x, d, (int)pick_integer(n, d, ndim - 1)); }
-    tn_dims to = tn_shape(x);
-    int64_t part = pick_integer(n, 1, to.size[d]);
-    part = to.size[d] % part ? 1 : part;
-    memmove(to.size + d + 1, to.size + d, sizeof(to.size[0]) * (size_t)(ndim - d));
-    to.ndim++;
-    to.size[d] = part;
-    to.size[d + 1] /= part;
-    to.size[0] = n->batched ? -1 : to.size[0];
-    return tn_reshape(x, to);
-}
-
-static const struct {
-    const char *name;
-    tn_tensor *(*run)(network *n, tn_tensor *x);
-} steps[] = {
-    {"convolution", apply_convolution},
-    {"convolution", apply_convolution},
-    {"pooling", apply_pooling},
-    {"adaptive_pooling", adaptive_pooling},
-    {"interpolation", apply_interpolation},
-    {"padding", apply_padding},
-    {"reshaping", reshape_dims},
-};
-enum { STEPS = sizeof(steps) / sizeof(*steps) };
 
 /* ---- Operations of the registry -------------------------------------------------------------- */
 
@@ -271,9 +157,7 @@ static tn_tensor *run_steps(network *n, tn_tensor *x) {
     for (n->step = 0; n->step < n->count && x && !tn_error(); n->step++) {
         n->draw = (tn_generator){.seed = n->seed, .stream = (uint64_t)n->numbers[n->step]};
         n->before[n->step] = x;
-        int64_t kind = pick_integer(n, 0, 2 * STEPS - 1);
-        n->names[n->step] = kind < STEPS ? steps[kind].name : NULL;
-        x = kind < STEPS ? steps[kind].run(n, x) : apply_operation(n, x);
+        x = apply_operation(n, x);
     }
     return tn_error() ? NULL : x;
 }

@@ -335,6 +335,7 @@ TEST(test_plateau_and_average) {
     tn_plateau plateau = tn_plateau_defaults(0.5);
     tn_schedule schedule = tn_schedule_multi_step(0.1, at, 3, 0.5);
     tn_average *ema = tn_ema(&net, 0.75);
+    tn_optim *optim = tn_adamw(&net, tn_adamw_defaults());
     for (int i = 0; i < 14; i++) {
         tn_plateau_step(&plateau, i ? 2.0 : 1.5);
         TN_NO_GRAD;
@@ -342,8 +343,12 @@ TEST(test_plateau_and_average) {
         tn_average_update(ema);
     }
     assert_true(plateau.state.lr == 0.05 && plateau.state.best == 1.5);
-    tn_checkpoint c = {
-        .model = &net, .schedule = &schedule, .plateau = &plateau, .average = ema, .step = 14};
+    tn_checkpoint c = {.model = &net,
+                       .optim = optim,
+                       .schedule = &schedule,
+                       .plateau = &plateau,
+                       .average = ema,
+                       .step = 14};
     assert_int_equal(tn_checkpoint_save(&c, path), TN_OK);
     tn_plateau other = tn_plateau_defaults(0.1);
     tn_average *fresh = tn_ema(&net, 0.75);
@@ -380,6 +385,7 @@ TEST(test_plateau_and_average) {
     assert_fails(tn_checkpoint_load(&back, path), TN_EMISMATCH, "state of the schedule, but");
     back.partial = true;
     assert_int_equal(tn_checkpoint_load(&back, path), TN_OK);
+    tn_optim_free(optim);
     tn_module_finish(&net);
     assert_fails(tn_average_update(ema), TN_ESTATE, "weight is gone");
     tn_average_free(ema);

@@ -163,6 +163,16 @@ TEST(damaged_archives) {
     f = tn_npz_open(path);
     assert_inert(tn_npz_get(f, "a"), TN_EFORMAT, "a is damaged");
     tn_npz_close(f);
+    whole[30 + strlen("a.npy") + 128 + 8] ^= 1;
+    unsigned char noted[2048]; /* a comment of the archive, after all */
+    assert_true(bytes + 4 <= sizeof(noted));
+    memcpy(noted, whole, bytes);
+    memcpy(noted + bytes, "note", 4);
+    noted[bytes - 2] = 4;
+    temp_write(path, noted, bytes + 4);
+    f = tn_npz_open(path);
+    same_tensors(tn_npz_get(f, "a"), tensors[0]);
+    tn_npz_close(f);
     /* where a ZIP64 record would have the numbers: at the end, and in the list of contents */
     size_t list = whole[bytes - 6] | (size_t)whole[bytes - 5] << 8;
     const size_t places[] = {bytes - 6, list + 20, list + 24, list + 42};

@@ -74,6 +74,7 @@ PLAIN_TEST(test_layout) {
     static const char header[] =
         "{\"__metadata__\":{\"format\":\"pt\"},"
         "\"d\":{\"dtype\":\"I64\",\"shape\":[1],\"data_offsets\":[0,8]},"
+        "\"e\":{\"dtype\":\"F64\",\"shape\":[0],\"data_offsets\":[8,8]},"
         "\"a\":{\"dtype\":\"F32\",\"shape\":[],\"data_offsets\":[8,12]},"
         "\"b\":{\"dtype\":\"F32\",\"shape\":[1,2],\"data_offsets\":[12,20]},"
         "\"c\":{\"dtype\":\"U8\",\"shape\":[3],\"data_offsets\":[20,23]}}";
@@ -82,6 +83,7 @@ PLAIN_TEST(test_layout) {
     tn_safetensors_writer_add(w, "b", tn_ones(TN_DIMS(1, 2), TN_F32));
     tn_safetensors_writer_add(w, "d", tn_full(TN_DIMS(1), 513, TN_I64));
     tn_safetensors_writer_add(w, "a", tn_scalar(-2, TN_F32));
+    tn_safetensors_writer_add(w, "e", tn_empty(TN_DIMS(0), TN_F64));
     tn_safetensors_writer_add_metadata(w, "format", "pt");
     const char *path = temp_path("layout");
     assert_int_equal(tn_safetensors_writer_save(w, path), TN_OK);

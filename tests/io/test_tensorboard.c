@@ -7,8 +7,6 @@
 
 #include "tests/support/temp.h"
 
-#include "io/tensorboard/record.h"
-
 #include <signal.h>
 #include <tern/tern.h>
 
@@ -64,15 +62,10 @@ static bool has_text(const unsigned char *data, size_t bytes, const char *text) 
     return memmem(data, bytes, text, strlen(text)) != NULL;
 }
 
-TEST(checks_of_bytes) {
-    unsigned char zeros[32] = {0}; /* both from RFC 3720, B.4 */
-    assert_int_equal(tn__crc32c("123456789", 9), 0xe3069283u);
-    assert_int_equal(tn__crc32c(zeros, 32), 0x8a9136aau);
-    assert_int_equal(tn__crc32c("", 0), 0);
-}
-
 TEST(records_of_a_file) {
     const char *folder = temp_path("records");
+    assert_int_equal(masked_check((const unsigned char *)"123456789", 9),
+                     0xc78ab0e5u); /* RFC 3720 */
     tn_summary_writer *w = tn_summary_writer_new(folder, 7);
     assert_non_null(w);
     assert_int_equal(tn_summary_add_scalar(w, "loss", 0.15625, 300), TN_OK);

@@ -101,8 +101,8 @@ TEST(llama_description) {
     tn_safetensors *f = tn_safetensors_open(path);
     assert_string_equal(
         tn_safetensors_metadata(f, "model"),
-        "{\".\":{\"kind\":\"llama\",\"options\":{\"vocab\":11,\"layers\":1,\"width\":8,\"tied\""
-        ":true},"
+        "{\".\":{\"kind\":\"llama\",\"options\":{\"vocab\":11,\"layers\":1,\"heads\":2,"
+        "\"kv_heads\":1,\"width\":8,\"hidden\":12,\"tied\":true},"
         "\"training\":{\"context\":8}},"
         "\"embed_tokens\":{\"kind\":\"embedding\"},"
         "\"layers.0\":{\"kind\":\"llama_block\"},"

@@ -126,6 +126,8 @@ static void save_llama(const char *folder) {
                                  .eps = 1e-5, .dtype = TN_F32, .tied = false, .kv_heads = 0);
     tn_llama_init(&m, o);
     assert_int_equal(tn_lm_save(&m, folder), TN_OK);
+    tn_module_free(tn_lm_load(folder, tn_lm_load_defaults())); /* as many kv_heads as heads */
+    assert_int_equal(tn_error(), TN_OK);
     tn_module_finish(&m);
 }
 

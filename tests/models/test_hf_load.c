@@ -1,6 +1,6 @@
 /* Weights from Hugging Face folders, written by hand and by saving: they are read correctly,
  * whichever program wrote them, and errors say where. */
-#include "models/weights/hf_read.h"
+#include "models/weights/hf.h"
 #include "nn/layout.h"
 #include "nn/module.h"
 #include "tern/sys/tensor.h"

@@ -205,10 +205,10 @@ TEST(the_most_likely) {
 
 TEST(penalties_scale_logits) {
     float x[] = {3.0f, -3.0f, 0.0f, -INFINITY, 5.0f};
-    tn__sample_penalize(x, (int32_t[]){0, 1, 2, 3}, 4, 1.5);
+    tn__sample_penalize(x, (bool[]){true, true, true, true, false}, 5, 1.5);
     const float want[] = {2.0f, -4.5f, 0.0f, -INFINITY, 5.0f};
     assert_memory_equal(x, want, sizeof(x));
-    tn__sample_penalize(x, (int32_t[]){4}, 1, 0.5); /* a reward */
+    tn__sample_penalize(x, (bool[]){false, false, false, false, true}, 5, 0.5); /* a reward */
     assert_true(x[4] == 10.0f);
 }
 

@@ -196,8 +196,8 @@ TEST(checkpoints_that_are_of_no_language_model) {
         {"{\".\":{\"kind\":\"gpt\",\"options\":{\"vocab\":5,\"context\":4,\"layers\":1,\"heads\":1,"
          "\"width\":2,\"bias\":0,\"activation\":\"relu\"},\"training\":{\"dropout\":0}}}",
          "does not say what eps of ln_f is"},
-        {"{\".\":{\"kind\":\"llama\",\"options\":{\"vocab\":5,\"context\":4,\"layers\":1,\"width\":"
-         "2,\"tied\":1},\"training\":{\"context\":4}}}",
+        {"{\".\":{\"kind\":\"llama\",\"options\":{\"vocab\":5,\"layers\":1,\"heads\":1,"
+         "\"kv_heads\":1,\"width\":2,\"hidden\":2,\"tied\":1},\"training\":{\"context\":4}}}",
          "does not say what head_width of layers.0.self_attn is"},
     };
     for (size_t i = 0; i < sizeof(wrong) / sizeof(wrong[0]); i++) {

@@ -84,28 +84,10 @@ tn_status tn__saver_convert(const char *from, const char *to, bool weights) {
 
 /* ---- As a model ------------------------------------------------------------------------------ */
 
-/* A model's parameters; in a checkpoint, unlike a tn_save file, their names have a prefix. */
-typedef struct weights {
-    const tn__source *from;
-    const char *prefix;
-} weights;
-
-static bool weight_shape(const char *path, tn_dims *dims, void *user) {
-    const weights *w = user;
-    char name[512];
-    tn_dtype dtype;
-    *dims = TN_DIMS();
-    snprintf(name, sizeof(name), "%s%s", w->prefix, path);
-    return w->from->find(name, dims, &dtype, w->from->user);
-}
-
+/* In a checkpoint, unlike a tn_save file, the names of a model's parameters have a prefix. */
 static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_load_options options) {
-    weights w = {from, prefix};
-    tn__described d = {.path = from->path,
-                       .operation = operation,
-                       .text = tn__json_text(from->metadata, "model"),
-                       .shape = weight_shape,
-                       .user = &w};
+    tn__described d = {
+        .path = from->path, .operation = operation, .text = tn__json_text(from->metadata, "model")};
     const char *first = NULL; /* by name; in a tn_save file the first one */
     for (int i = 0; i < from->count; i++) {
         const char *name = from->name(i, from->user);
