@@ -68,30 +68,19 @@ static void logsumexp_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(e, tn__spread(g, scale)));
 }
 
-/* Rows that would overflow or underflow, or are dominated by one element. */
-static void logsumexp_samples(tn_op_samples *s) {
-    static const double rows[] = {1000.0, 999.0, 998.5, -1000.0, -1001.0, -999.5,
-                                  0.0,    60.0,  -60.0, 2.0,     2.0,     2.0};
-    static const tn__reduce_args args = {{1, {-1}}, true};
-    tn_sample sample = {.text = "dim=[-1], keepdim=True",
-                        .args = &args,
-                        .inputs = 1,
-                        .in = {tn_spec_values(TN_DIMS(4, 3), rows)}};
-    tn__sample_reduce(s, -3.0, 3.0, true);
-    tn_sample_add(s, &sample);
-}
-
 const tn_op tn__op_logsumexp = {
     .name = "logsumexp",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
-    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
+    .fields = {TN__REDUCE_FIELDS},
     .saves = TN_SAVES_INPUT(0),
     .shape = logsumexp_shape,
     .forward = logsumexp_forward,
     .backward = logsumexp_backward,
     .flags = TN_OP_WIDE,
-    .add_samples = logsumexp_samples,
+    /* Rows that would overflow or underflow, or are dominated by one element. */
+    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING
+    "[4, 3]=(1000, 999, 998.5, -1000, -1001, -999.5, 0, 60, -60, 2, 2, 2) dim=[-1], keepdim=True",
 };
 
 tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -43,18 +43,9 @@ static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, i
  * a slice. */
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
 
-/* ---- tril, triu, eye (tril.c) ---------------------------------------------------------------- */
-
-typedef struct tn__triangle_args {
-    int64_t diagonal;
-} tn__triangle_args;
-
-/* (rows, columns) of bools: whether the comparison `holds` between the element's column and the
- * column where its row meets the diagonal. */
+/* For tril, triu and eye: (rows, columns) of bools: whether the comparison `holds` between the
+ * element's column and the column where its row meets the diagonal. */
 tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int64_t diagonal,
                            tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row));
-
-bool tn__triangle_shape(tn_op_call *c);
-extern const char tn__triangle_samples[];
 
 #endif
