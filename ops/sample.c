@@ -36,25 +36,25 @@ void tn_sample_add(tn_op_samples *s, const tn_sample *sample) {
 
 /* ---- Samples as text ------------------------------------------------------------------------- */
 
-enum { MOST_VALUES = 32, MOST_ARGS = 256 };
+enum { MAX_VALUES = 32, MAX_ARGS = 256 };
 
 /* One sample, and the memory that it points to. */
 typedef struct listed_sample {
     tn_sample sample;
-    double values[TN_OP_INPUTS][MOST_VALUES];
+    double values[TN_OP_INPUTS][MAX_VALUES];
     char text[200];
     int turn, turns; /* of the usual shapes, the one that it has */
-    _Alignas(max_align_t) char args[MOST_ARGS];
+    _Alignas(max_align_t) char args[MAX_ARGS];
 } listed_sample;
 
-/* Reads "[3, 4]" or "(1, nan)". The number of its numbers, or -1: it is not at most `most`. */
-static int read_numbers(const char **at, double *number, int most) {
+/* Reads "[3, 4]" or "(1, nan)". The number of its numbers, or -1: there are more than `max`. */
+static int read_numbers(const char **at, double *number, int max) {
     int n = 0;
     const char *p = *at + 1;
     if (**at != '[' && **at != '(') { return -1; }
     while (*p != ']' && *p != ')') {
         char *end = NULL;
-        if (n == most) { return -1; }
+        if (n == max) { return -1; }
         number[n++] = strtod(p, &end);
         if (end == p) { return -1; }
         p = end + strspn(end, ", ");
@@ -129,7 +129,7 @@ static bool read_input(const char **at, int i, listed_sample *to) {
     } else if (**at == '=') {
         *spec = tn_spec_values(spec->dims, values);
         (*at)++;
-        return read_numbers(at, values, MOST_VALUES) == tn_dims_count(spec->dims);
+        return read_numbers(at, values, MAX_VALUES) == tn_dims_count(spec->dims);
     }
     return true;
 }
@@ -142,6 +142,15 @@ static const tn_field *find_arg(const tn_op *op, const char *name, size_t length
     return NULL;
 }
 
+/* Reads "'mean'", or what is before a comma. */
+static void read_word(const char **at, char *word, size_t size) {
+    bool quoted = **at == '\'';
+    const char *from = *at + quoted;
+    int length = (int)strcspn(from, quoted ? "'" : ",");
+    snprintf(word, size, "%.*s", length, from);
+    *at = from + length + (quoted && from[length]);
+}
+
 /* Reads "1", "inf", "True", "'mean'" or "[1, 2]" into the member of args. */
 static bool read_arg(const tn_field *f, const char **at, char *args) {
     if (f->kind == TN_FIELD_DIMS) { return read_dims(at, (tn_dims *)(args + f->offset)); }
@@ -150,11 +159,13 @@ static bool read_arg(const tn_field *f, const char **at, char *args) {
         *(double *)(args + f->offset) = strtod(from, (char **)at);
         return *at > from && (!**at || **at == ',');
     }
+    if (f->kind == TN_FIELD_CHARS) {
+        read_word(at, args + f->offset, f->bytes);
+        return true;
+    }
     char word[40];
-    int quote = **at == '\'', length = (int)strcspn(*at, ",");
-    snprintf(word, sizeof word, "%.*s", length - 2 * quote, *at + quote);
+    read_word(at, word, sizeof word);
     if (f->kind == TN_FIELD_BOOL) { word[0] = (char)tolower(word[0]); }
-    *at += length;
     return tn__field_read(f, args, word);
 }
 

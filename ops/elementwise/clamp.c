@@ -14,17 +14,17 @@ typedef struct clamp_args {
 
 /* The largest double below 2^63 represents i64's maximum. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high) {
-    double least = -0x1p63, most = 0x1.fffffffffffffp62;
+    double min = -0x1p63, max = 0x1.fffffffffffffp62;
     if (dtype == TN_U8) {
-        least = 0.0, most = 255.0;
+        min = 0.0, max = 255.0;
     } else if (dtype == TN_I8) {
-        least = -128.0, most = 127.0;
+        min = -128.0, max = 127.0;
     } else if (dtype == TN_I32) {
-        least = -0x1p31, most = 0x1p31 - 1.0;
+        min = -0x1p31, max = 0x1p31 - 1.0;
     }
     if (!tn_dtype_is_float(dtype)) {
-        *low = fmin(fmax(ceil(*low), least), most);
-        *high = fmin(fmax(floor(*high), least), most);
+        *low = fmin(fmax(ceil(*low), min), max);
+        *high = fmin(fmax(floor(*high), min), max);
     }
 }
 

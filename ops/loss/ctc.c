@@ -85,8 +85,8 @@ static int64_t index_at(const tn_desc *d, int64_t i) {
     return tn__host_index(d->data, d->dtype, i * d->stride[d->ndim - 1]);
 }
 
-static int64_t length_between(int64_t length, int64_t most) {
-    return length < 0 ? 0 : length < most ? length : most;
+static int64_t length_between(int64_t length, int64_t max) {
+    return length < 0 ? 0 : length < max ? length : max;
 }
 
 static sequence sequence_at(const ctc_job *j, int64_t n) {
@@ -363,12 +363,12 @@ static int64_t *read_whole(tn_tensor *t) {
 }
 
 /* False after raising: lengths[n] is not in 0 … most. */
-static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, int64_t most,
+static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, int64_t max,
                           const char *than, tn_tensor *t) {
     for (int64_t i = 0; i < n; i++) {
-        if (lengths[i] < 0 || lengths[i] > most) {
+        if (lengths[i] < 0 || lengths[i] > max) {
             tn__raise(TN_EVALUE, "ctc", "%s[%lld] is %lld but %s are %s (0 to %lld)", what,
-                      (long long)i, (long long)lengths[i], than, tn_shape_text(t), (long long)most);
+                      (long long)i, (long long)lengths[i], than, tn_shape_text(t), (long long)max);
             return false;
         }
     }

@@ -16,8 +16,8 @@ static bool huber_shape(tn_op_call *c) {
 static tn_tensor *huber_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
-    tn_tensor *apart = tn_sub(x, target), *d = tn_abs(apart);
-    tn_tensor *near = tn_mul_scalar(tn_square(apart), 0.5); /* not d², as d has a kink at 0 */
+    tn_tensor *diff = tn_sub(x, target), *d = tn_abs(diff);
+    tn_tensor *near = tn_mul_scalar(tn_square(diff), 0.5); /* not d², as d has a kink at 0 */
     tn_tensor *far = tn_mul_scalar(tn_sub_scalar(d, args->k / 2.0), args->k);
     return tn__loss_reduced(tn_where(tn_le(d, tn__constant(d, args->k)), near, far), args->how);
 }

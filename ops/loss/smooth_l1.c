@@ -17,9 +17,9 @@ static bool smooth_l1_shape(tn_op_call *c) {
 static tn_tensor *smooth_l1_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
-    tn_tensor *apart = tn_sub(x, target), *d = tn_abs(apart);
+    tn_tensor *diff = tn_sub(x, target), *d = tn_abs(diff);
     if (args->k > 0.0) {
-        tn_tensor *near = tn_mul_scalar(tn_square(apart), 0.5 / args->k);
+        tn_tensor *near = tn_mul_scalar(tn_square(diff), 0.5 / args->k);
         d = tn_where(tn_lt(d, tn__constant(d, args->k)), near, tn_sub_scalar(d, args->k / 2.0));
     }
     return tn__loss_reduced(d, args->how);

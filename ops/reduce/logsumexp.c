@@ -17,7 +17,7 @@ static bool logsumexp_shape(tn_op_call *c) {
 
 /* An infinite m is replaced by the largest finite number (inf - inf would be NaN); exp and log then
  * restore the infinity. */
-static double finite_most(tn_dtype wide) {
+static double finite_max(tn_dtype wide) {
     return wide == TN_F64 ? DBL_MAX : FLT_MAX;
 }
 
@@ -25,11 +25,11 @@ static double finite_most(tn_dtype wide) {
 static tn_status logsumexp_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *m,
                                  const tn_desc *sum, const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
-    double most = finite_most(wide->dtype);
+    double max = finite_max(wide->dtype);
     tn_desc spread = tn_desc_expand(m, wide);
     tn_status status = kernels->copy(c->ctx, wide, c->x[0]);
     if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_MAX, m, wide); }
-    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -most, most); }
+    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -max, max); }
     if (status == TN_OK) { status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread); }
     if (status == TN_OK) { status = kernels->unary(c->ctx, TN_EXP, wide, wide, 0.0, 0.0); }
     if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_SUM, sum, wide); }
@@ -61,8 +61,8 @@ static void logsumexp_backward(tn_op_grad *g) {
         tn_op_give(g, 0, tn_zeros_like(x));
         return;
     }
-    double most = finite_most(tn_dtype_of(x));
-    tn_tensor *m = tn_clamp(tn_max(tn_detach(x), args->dims, args->keepdim), -most, most);
+    double max = finite_max(tn_dtype_of(x));
+    tn_tensor *m = tn_clamp(tn_max(tn_detach(x), args->dims, args->keepdim), -max, max);
     tn_tensor *e = tn_exp(tn_sub(x, tn__spread(g, m)));
     tn_tensor *scale = tn_div(g->dout[0], tn_sum(e, args->dims, args->keepdim));
     tn_op_give(g, 0, tn_mul(e, tn__spread(g, scale)));

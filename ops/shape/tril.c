@@ -15,8 +15,8 @@ typedef struct triangle_args {
 tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int64_t diagonal,
                            tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row)) {
     diagonal = diagonal < -rows ? -rows : diagonal > columns ? columns : diagonal;
-    double most = (double)rows + (double)columns;
-    tn_dtype dtype = most < 1 << 24 ? TN_F32 : TN_I64; /* exact, and fast to compare */
+    double sizes = (double)rows + (double)columns;
+    tn_dtype dtype = sizes < 1 << 24 ? TN_F32 : TN_I64; /* exact, and fast to compare */
     tn_tensor *row =
         tn__arange(device, (double)diagonal, (double)diagonal + (double)rows, 1, dtype);
     tn_tensor *column = tn__arange(device, 0, (double)columns, 1, dtype);
