@@ -269,6 +269,7 @@ TEST(shapes_as_text) {
                                        ['b'] = tn_zeros(TN_DIMS(4, 3), TN_BF16),
                                        ['d'] = tn_zeros(TN_DIMS(3), TN_F64),
                                        ['i'] = tn_zeros(TN_DIMS(2, 5), TN_I32),
+                                       ['z'] = tn_zeros(TN_DIMS(3, 5), TN_BF16),
                                        ['x'] = tn_zeros(TN_DIMS(3), TN_F32),
                                        ['y'] = tn_zeros(TN_DIMS(1, 1, 1, 1, 1, 1, 1, 1), TN_F32)};
     static const struct {
@@ -303,6 +304,8 @@ TEST(shapes_as_text) {
         {"n n", "", "a is [4, 3] (it must be [n, n]: n is 4 and 3)", "b"},
         {"n, float: n ...", "", "(they must be [n] and [n, ...]: n is 3 and 2)", "da"},
         {"..., ... -> ...", "", "a is [2, 5, 3] but b is [4, 3] (they must be equal)", "ab"},
+        {"any: ..., i32: ... n", "", "... is [2, 5] and [2]", "ii"},
+        {"... n, ...", "", "... is [2, 5] and [3, 5]", "az"},
         {"... m, ... n", "", "(they must be [..., m] and [..., n]: ... is [2, 5] and [4])", "ab"},
         {"... -> ... m", "", "no input has the size 'm' of its result", "a"},
         {"n -> ...", "", "no input has the size '...' of its result", "d"},
