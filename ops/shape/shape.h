@@ -10,13 +10,6 @@ typedef struct tn__slice_args {
     int64_t start, length, step;
 } tn__slice_args;
 
-/* dims with one -1 replaced so that there are `count` elements. False if they cannot have that
- * many. */
-bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved);
-
-/* The strides with which dims read the elements of t in order; false if there are none. */
-bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride);
-
 /* dim of an operation's input, for rules that run after the shape rule has checked it. */
 static inline int tn__known_dim(int dim, tn_dims dims) {
     return dim < 0 ? dim + dims.ndim : dim;
