@@ -110,17 +110,17 @@ static inline bool host_takes(const tn_tensor *t) {
 /* Warns, once for each operation, that its loops take a device's tensors to the host and their
  * results back: right, but slow, and the device waits. */
 static void say_host(const tn_op *op, tn_device device) {
-    enum { MOST = 64 };
-    static const tn_op *said[MOST]; /* atomic */
-    for (int i = 0; i < MOST && device.kind != TN_CPU; i++) {
-        const tn_op *there = NULL;
-        if (__atomic_compare_exchange_n(&said[i], &there, op, false, __ATOMIC_RELAXED,
+    enum { MAX_SAID = 64 };
+    static const tn_op *said[MAX_SAID]; /* atomic */
+    for (int i = 0; i < MAX_SAID && device.kind != TN_CPU; i++) {
+        const tn_op *known = NULL;
+        if (__atomic_compare_exchange_n(&said[i], &known, op, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED)) {
             tn_log_write(TN_LOG_WARN, "%s has no kernel for this on %s: it runs on the host",
                          op->name, tn_device_text(device));
             return;
         }
-        if (there == op) { return; }
+        if (known == op) { return; }
     }
 }
 
@@ -164,20 +164,7 @@ static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call
     return status;
 }
 
-static bool all_for_host(const tn_op_call *c) {
-    bool all = true;
-    for (int i = 0; i < c->inputs; i++) {
-        all = all && (!c->in[i] || host_takes(c->in[i]));
-    }
-    for (int i = 0; i < c->outputs; i++) {
-        all = all && host_takes(c->out[i]);
-    }
-    return all;
-}
-
 static tn_status host_forward(tn_op_call *c) {
-    bool others = c->op->compose;
-    if (all_for_host(c)) { return forward_run(c, c->op->host.forward, others); }
     if (c->inputs > TN_OP_INPUTS) {
         tn_op_fail(c, TN_EUNSUPPORTED, "host loops take at most %d inputs", TN_OP_INPUTS);
         return TN_EUNSUPPORTED;
@@ -196,7 +183,8 @@ static tn_status host_forward(tn_op_call *c) {
     for (int i = 0; i < c->outputs; i++) {
         h.out[i] = host_writes(c->out[i]);
     }
-    tn_status status = tn__pending() ? tn_error() : forward_run(&h, c->op->host.forward, others);
+    tn_status status =
+        tn__pending() ? tn_error() : forward_run(&h, c->op->host.forward, c->op->compose);
     for (int i = 0; i < c->outputs && status == TN_OK && !tn__pending(); i++) {
         if (h.out[i] != c->out[i]) { tn__ops.copy_(c->out[i], h.out[i]); }
     }
@@ -366,19 +354,10 @@ static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_bac
     return tn_error();
 }
 
-/* Any gradient that arrived. */
-static const tn_tensor *first_dout(const tn_op_grad *g) {
-    for (int k = 0; k < g->outputs; k++) {
-        if (g->dout[k]) { return g->dout[k]; }
-    }
-    return NULL;
-}
-
 tn_status tn__kernel_backward(tn_op_grad *g) {
     const tn_op *op = g->op;
-    const tn_tensor *first = first_dout(g);
-    if (!first || g->inputs > TN_OP_INPUTS) { return TN_EUNSUPPORTED; }
-    tn_device device = first->storage->device;
+    if (g->inputs > TN_OP_INPUTS) { return TN_EUNSUPPORTED; }
+    tn_device device = tn__gradient_device(g);
     tn_op_kernel kernel = kernel_of(op, tn_backend_of(device)), loops = loops_of(op, device);
     if (kernel.backward && g->dout[0]) {
         bool others = op->backward || op->compose || loops.backward;

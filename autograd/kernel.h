@@ -3,6 +3,7 @@
 #ifndef TERN_AUTOGRAD_KERNEL_H
 #define TERN_AUTOGRAD_KERNEL_H
 
+#include "tensor/tensor.h"
 #include "tern/sys/op.h"
 
 /* Whether a kernel, or the host's loops, may run op's forward or gradient on `device`; and whether
@@ -24,6 +25,15 @@ tn_status tn__kernel_forward(tn_op_call *c);
  * TN_EUNSUPPORTED: there is none for this device or these dtypes; nothing has happened and nothing
  * was raised. Anything else but TN_OK was raised. */
 tn_status tn__kernel_backward(tn_op_grad *g);
+
+/* The device that the operation ran on: that of a gradient that arrived. */
+static inline tn_device tn__gradient_device(const tn_op_grad *g) {
+    int k = 0;
+    while (k < g->outputs - 1 && !g->dout[k]) {
+        k++;
+    }
+    return g->dout[k]->storage->device;
+}
 
 /* bf16 and f16 as f32 (recorded, while recording is on); anything else, and NULL, unchanged. */
 tn_tensor *tn__widened(tn_tensor *t);

@@ -69,15 +69,6 @@ static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
     return g->wants[i] ? tn_set_requires_grad(t, true) : t;
 }
 
-/* The device that the operation ran on: that of a gradient that arrived. */
-static tn_device composed_on(const tn_op_grad *g) {
-    int k = 0;
-    while (k < g->outputs - 1 && !g->dout[k]) {
-        k++;
-    }
-    return g->dout[k]->storage->device;
-}
-
 /* Gradients through the operation's composition, which is run again, recorded. */
 static void compose_backward(tn_op_grad *g, bool create_graph) {
     int n = g->inputs, count = 0, roots = 0;
@@ -97,7 +88,7 @@ static void compose_backward(tn_op_grad *g, bool create_graph) {
             chosen[count++] = in[i];
         }
     }
-    tn_device device = composed_on(g);
+    tn_device device = tn__gradient_device(g);
     tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in, .record = true};
     c.kernels = tn_backend_of(device);
     c.ctx = tn_context_of(device);

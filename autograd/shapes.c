@@ -1,7 +1,8 @@
 /* Shape rules as text (tn_op.shapes): "... in, out in, out -> ... out".
  *
- * Each call reads the text. A word has the size that the first input with it gives, and later
- * inputs must agree; so have the dimensions of "...". The outputs are made of these sizes.
+ * A text is read once, into a shape_rule, where words are numbers. A word has the size that the
+ * first input with it gives, and later inputs must agree; so have the dimensions of "...". The
+ * outputs are made of these sizes.
  */
 #include "tensor/tensor.h"
 #include "tern/sys/op.h"
@@ -9,297 +10,350 @@
 #include <stdio.h>
 #include <string.h>
 
+enum { RULE_TEXT = 160, RULE_WORDS = 17, RULE_TERMS = TN_OP_INPUTS + TN_OP_OUTPUTS };
+enum { REST = 0 }; /* the number of "..." */
+
+/* What an operand's dtype must be: one of tn_dtype, or one of these. */
+enum { DTYPE_SHARED_FLOAT = TN_DTYPES, DTYPE_WIDE, DTYPE_SHARED, DTYPE_FLOAT, DTYPE_INDEX };
+
+/* One operand, with a word for each of its sizes. */
+typedef struct shape_term {
+    uint8_t dtype, words, sizes; /* sizes: of the words, those that are not REST */
+    uint8_t word[TN_MAX_DIMS + 1];
+} shape_term;
+
 typedef struct shape_word {
     const char *text;
     int length;
 } shape_word;
 
-/* One operand: a dtype, if the text has one, and a word for each size or "...". */
-typedef struct shape_term {
-    const char *text;
-    shape_word dtype, word[TN_MAX_DIMS + 1];
-    int words, rests; /* rests: how often "..." is among the words */
-} shape_term;
-
-typedef struct known_size {
-    shape_word name;
-    int64_t size;
-    int input; /* the first that has it, whose text this is */
-    const char *term;
-} known_size;
-
 typedef struct shape_rule {
-    tn_op_call *c;
-    known_size size[TN_OP_INPUTS * TN_MAX_DIMS];
-    int sizes;
-    const int64_t *rest; /* the dimensions of "..." */
-    int rest_ndim;
-    const char *rest_term;
-    int rest_input;  /* the first that has "...", whose text that is; -1: none */
-    int dtype_input; /* the first of those that share a dtype; -1: none */
+    char text[RULE_TEXT];
+    char name[RULE_WORDS][24]; /* of a word, by its number */
+    int names, inputs, terms;  /* the outputs' terms follow those of the inputs */
+    shape_term term[RULE_TERMS];
 } shape_rule;
+
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 static bool is_word(shape_word word, const char *text) {
     return strncmp(word.text, text, (size_t)word.length) == 0 && text[word.length] == 0;
 }
 
-static bool is_rest(shape_word word) {
-    return word.length == 3 && memcmp(word.text, "...", 3) == 0;
-}
-
-/* Of a character; 0: it is in a word. A table, since every call of an operation reads its text. */
-enum { ENDS_TERM = 1, ENDS_WORD };
-static const unsigned char role[256] = {
-    [0] = ENDS_TERM, [','] = ENDS_TERM, ['-'] = ENDS_TERM, [' '] = ENDS_WORD, [':'] = ENDS_WORD};
-
-static bool is_in_word(char c) {
-    return role[(unsigned char)c] == 0;
-}
-
-static bool ends_term(char c) {
-    return role[(unsigned char)c] == ENDS_TERM;
-}
-
-/* Reads an operand's text up to its comma, "->" or the end, which it returns. */
-static const char *read_term(const char *at, shape_term *t) {
-    t->text = at;
-    t->dtype = (shape_word){"", 0};
-    t->words = t->rests = 0;
-    while (!ends_term(*at)) {
-        const char *word = at;
-        while (is_in_word(*at)) {
-            at++;
-        }
-        int length = (int)(at - word);
-        if (*at == ':') {
-            t->dtype = (shape_word){word, length};
-        } else if (length > 0 && t->words <= TN_MAX_DIMS) {
-            t->word[t->words] = (shape_word){word, length};
-            t->rests += is_rest(t->word[t->words++]);
-        }
-        at += !ends_term(*at);
-    }
-    return at;
-}
-
-/* ---- Inputs ---------------------------------------------------------------------------------- */
-
-static bool dtype_named(shape_word name, tn_dtype *dtype) {
+/* The dtype of this name, which an input, or an output, can have; -1: there is none. */
+static int dtype_named(shape_word name, bool is_output) {
+    static const char *const others[] = {"wide", "any", "float", "index"};
     for (int i = 0; i < TN_DTYPES; i++) {
-        if (is_word(name, tn_dtype_name((tn_dtype)i))) {
-            *dtype = (tn_dtype)i;
-            return true;
+        if (is_word(name, tn_dtype_name((tn_dtype)i))) { return i; }
+    }
+    for (int i = is_output ? 0 : 1; i < (is_output ? 1 : 4); i++) {
+        if (is_word(name, others[i])) { return DTYPE_WIDE + i; }
+    }
+    return -1;
+}
+
+/* False after raising: the rule's text does not say a shape. */
+static bool refuse_text(const tn_op_call *c, const shape_rule *r, const char *what) {
+    return tn_op_fail(c, TN_EVALUE, "its shape rule \"%s\" has %s", r->text, what);
+}
+
+static bool read_word(shape_rule *r, const tn_op_call *c, shape_term *t, shape_word word) {
+    int k = 0;
+    while (k < r->names && !is_word(word, r->name[k])) {
+        k++;
+    }
+    if (k == REST && t->sizes < t->words) { return refuse_text(c, r, "... twice in one operand"); }
+    if (k == RULE_WORDS || t->words > TN_MAX_DIMS) { return refuse_text(c, r, "too many words"); }
+    if (word.length >= (int)sizeof *r->name) { return refuse_text(c, r, "too long a word"); }
+    if (k == r->names) { memcpy(r->name[r->names++], word.text, (size_t)word.length); }
+    t->sizes += k != REST;
+    t->word[t->words++] = (uint8_t)k;
+    return true;
+}
+
+static bool read_dtype(const tn_op_call *c, shape_term *t, shape_word word, bool is_output) {
+    int dtype = dtype_named(word, is_output);
+    t->dtype = (uint8_t)dtype;
+    return dtype >= 0 || tn_op_fail(c, TN_EVALUE, "its shape rule has '%.*s' for a dtype",
+                                    word.length, word.text);
+}
+
+/* Reads an operand up to its comma, "->" or the end, where *at is then. False after raising. */
+static bool read_term(shape_rule *r, const tn_op_call *c, const char **at) {
+    if (r->terms == RULE_TERMS) { return refuse_text(c, r, "too many operands"); }
+    shape_term *t = &r->term[r->terms++];
+    t->dtype = DTYPE_SHARED_FLOAT;
+    for (;; ++*at) {
+        shape_word word = {*at, (int)strcspn(*at, " :,-")};
+        *at += word.length;
+        bool ok = **at == ':'       ? read_dtype(c, t, word, r->inputs > 0)
+                  : word.length > 0 ? read_word(r, c, t, word)
+                                    : true;
+        if (!ok) { return false; }
+        if (!**at || **at == ',' || **at == '-') { return true; }
+    }
+}
+
+static bool read_rule(shape_rule *r, const tn_op_call *c, const char *text) {
+    const char *at = r->text;
+    *r = (shape_rule){.name = {[REST] = "..."}, .names = 1};
+    if (snprintf(r->text, sizeof r->text, "%s", text) >= (int)sizeof r->text) {
+        return refuse_text(c, r, "too long a text");
+    }
+    while (read_term(r, c, &at)) {
+        if (*at == ',') {
+            at++;
+        } else if (*at == '-' && (at[1] != '>' || r->inputs > 0)) {
+            return refuse_text(c, r, "a - that is no ->");
+        } else {
+            r->inputs = r->inputs > 0 ? r->inputs : r->terms;
+            if (!*at) { return true; }
+            at += 2;
         }
     }
     return false;
 }
 
-/* Input i has the dtype of the first input that shares one; that must be floating point, or not. */
-static bool shares_dtype(shape_rule *r, int i, bool is_float) {
-    const tn_op_call *c = r->c;
-    if (r->dtype_input < 0) {
-        r->dtype_input = i;
-        return !is_float || tn_op_float(c, i);
-    }
-    const tn_tensor *first = c->in[r->dtype_input], *t = c->in[i];
-    return t->dtype == first->dtype ||
-           tn_op_fail(c, TN_EDTYPE, "%s is %s but %s is %s (cast one of them)",
-                      tn_op_input_name(c->op, r->dtype_input).text, tn_dtype_name(first->dtype),
-                      tn_op_input_name(c->op, i).text, tn_dtype_name(t->dtype));
+/* ---- Rules that were read -------------------------------------------------------------------- */
+
+enum { EMPTY, BUSY, READY };
+enum { KEPT_RULES = 64, KEPT_TRIES = 4 };
+
+static struct {
+    int state; /* atomic; it only grows */
+    shape_rule rule;
+} kept[KEPT_RULES];
+
+/* Where a rule is kept: in one of KEPT_TRIES places, by the address of its text. */
+static inline size_t place_of_rule(const char *text, int try) {
+    return (size_t)(((uint64_t)(uintptr_t)text * 0x9E3779B97F4A7C15u) >> 32) + (size_t)try;
 }
 
-static bool check_dtype(shape_rule *r, int i, shape_word wanted) {
-    const tn_op_call *c = r->c;
-    tn_dtype own = c->in[i]->dtype, dtype;
-    if (wanted.length == 0 || is_word(wanted, "any")) {
-        return shares_dtype(r, i, wanted.length == 0);
-    }
-    if (is_word(wanted, "index")) { return tn_op_index(c, i); }
-    if (is_word(wanted, "float")) { return tn_op_float(c, i); }
-    if (!dtype_named(wanted, &dtype)) {
-        return tn_op_fail(c, TN_EVALUE, "its shape rule has '%.*s' for a dtype", wanted.length,
-                          wanted.text);
-    }
-    return own == dtype ||
-           tn_op_fail(c, TN_EDTYPE, "%s is %s (%s is needed)", tn_op_input_name(c->op, i).text,
-                      tn_dtype_name(own), tn_dtype_name(dtype));
-}
-
-static bool same_word(shape_word a, shape_word b) {
-    return a.length == b.length && a.text[0] == b.text[0] &&
-           memcmp(a.text, b.text, (size_t)a.length) == 0;
-}
-
-static const known_size *find_size(const shape_rule *r, shape_word name) {
-    for (int i = 0; i < r->sizes; i++) {
-        if (same_word(r->size[i].name, name)) { return &r->size[i]; }
+static inline const shape_rule *find_rule(const char *text) {
+    for (int i = 0; i < KEPT_TRIES; i++) {
+        size_t k = place_of_rule(text, i) % KEPT_RULES;
+        bool ready = __atomic_load_n(&kept[k].state, __ATOMIC_ACQUIRE) == READY;
+        if (ready && strcmp(kept[k].rule.text, text) == 0) { return &kept[k].rule; }
     }
     return NULL;
+}
+
+/* Without a free place it is read again at the next call. */
+static void keep_rule(const shape_rule *rule, const char *text) {
+    for (int i = 0; i < KEPT_TRIES; i++) {
+        size_t k = place_of_rule(text, i) % KEPT_RULES;
+        int empty = EMPTY;
+        if (__atomic_compare_exchange_n(&kept[k].state, &empty, BUSY, false, __ATOMIC_RELAXED,
+                                        __ATOMIC_RELAXED)) {
+            kept[k].rule = *rule;
+            __atomic_store_n(&kept[k].state, READY, __ATOMIC_RELEASE);
+            return;
+        }
+    }
+}
+
+/* ---- Inputs ---------------------------------------------------------------------------------- */
+
+/* One call of an operation, checked by its rule. */
+typedef struct shape_check {
+    tn_op_call *c;
+    const shape_rule *rule;
+    int8_t input[RULE_WORDS]; /* the first that has the word; -1: none yet */
+    int64_t size[RULE_WORDS]; /* what it is there; of "...": */
+    const int64_t *rest;
+    int rest_ndim;
+    int dtype_input; /* the first of those that share a dtype; -1: none */
+    tn_dtype dtype;  /* which they share; f32: none do */
+} shape_check;
+
+/* The first input that shares its dtype; it must be floating point, or not. */
+static bool begins_dtype(shape_check *s, int i, int wanted) {
+    s->dtype_input = i;
+    s->dtype = s->c->in[i]->dtype;
+    return wanted == DTYPE_SHARED || tn_dtype_is_float(s->dtype) || tn_op_float(s->c, i);
+}
+
+static bool refuse_dtype(const shape_check *s, int i) {
+    const tn_op_call *c = s->c;
+    return tn_op_fail(c, TN_EDTYPE, "%s is %s but %s is %s (cast one of them)",
+                      tn_op_input_name(c->op, s->dtype_input).text, tn_dtype_name(s->dtype),
+                      tn_op_input_name(c->op, i).text, tn_dtype_name(c->in[i]->dtype));
+}
+
+static inline bool check_dtype(shape_check *s, int i, int wanted) {
+    const tn_op_call *c = s->c;
+    tn_dtype dtype = c->in[i]->dtype;
+    switch (wanted) {
+    case DTYPE_SHARED_FLOAT:
+    case DTYPE_SHARED:
+        return s->dtype_input < 0  ? begins_dtype(s, i, wanted)
+               : dtype != s->dtype ? refuse_dtype(s, i)
+                                   : true;
+    case DTYPE_FLOAT:
+        return tn_op_float(c, i);
+    case DTYPE_INDEX:
+        return tn_op_index(c, i);
+    default:
+        return dtype == (tn_dtype)wanted ||
+               tn_op_fail(c, TN_EDTYPE, "%s is %s (%s is needed)", tn_op_input_name(c->op, i).text,
+                          tn_dtype_name(dtype), tn_dtype_name((tn_dtype)wanted));
+    }
 }
 
 typedef struct term_text {
     char text[96];
 } term_text;
 
-/* "[..., in]", of the text "float: ... in, …" */
-static term_text text_of_term(const char *term) {
+/* "[..., in]" */
+static term_text text_of_term(const shape_rule *r, int i) {
     term_text to = {"["};
-    size_t n = 1, size = sizeof to.text - 2;
-    while (!ends_term(*term)) {
-        const char *word = term;
-        while (is_in_word(*term)) {
-            term++;
-        }
-        if (term > word && *term != ':' && n < size) {
-            n += (size_t)snprintf(to.text + n, size - n, "%s%.*s", n > 1 ? ", " : "",
-                                  (int)(term - word), word);
-        }
-        term += !ends_term(*term);
+    size_t n = 1, size = sizeof to.text - 1;
+    for (int k = 0; k < r->term[i].words && n < size; k++) {
+        n += (size_t)snprintf(to.text + n, size - n, "%s%s", k ? ", " : "",
+                              r->name[r->term[i].word[k]]);
     }
     strcat(to.text, "]");
     return to;
 }
 
-/* Inputs i and j disagree about what the reason says. */
-static bool refuse_inputs(const tn_op_call *c, int i, const char *i_term, int j, const char *j_term,
-                          const char *reason) {
-    term_text first = text_of_term(i_term), second = text_of_term(j_term);
-    if (i == j) {
+/* Input i disagrees with an earlier one about a word, and says what the text does. */
+__attribute__((cold)) static bool refuse_input(const shape_check *s, int word, int i,
+                                               const char *sizes) {
+    const tn_op_call *c = s->c;
+    int first = s->input[word];
+    term_text wanted = text_of_term(s->rule, first), other = text_of_term(s->rule, i);
+    if (first == i) {
         return tn_op_fail(c, TN_ESHAPE, "%s is %s (it must be %s: %s)",
-                          tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]), first.text,
-                          reason);
+                          tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]), wanted.text,
+                          sizes);
     }
-    if (strcmp(first.text, second.text) == 0) {
-        return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be equal)",
-                          tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]),
-                          tn_op_input_name(c->op, j).text, tn_shape_text(c->in[j]));
+    char pair[352] = "they must be equal";
+    if (strcmp(wanted.text, other.text) != 0) {
+        snprintf(pair, sizeof pair, "they must be %s and %s: %s", wanted.text, other.text, sizes);
     }
-    return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (they must be %s and %s: %s)",
-                      tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]),
-                      tn_op_input_name(c->op, j).text, tn_shape_text(c->in[j]), first.text,
-                      second.text, reason);
+    return tn_op_fail(c, TN_ESHAPE, "%s is %s but %s is %s (%s)",
+                      tn_op_input_name(c->op, first).text, tn_shape_text(c->in[first]),
+                      tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]), pair);
 }
 
-static bool check_size(shape_rule *r, int i, const char *term, shape_word name, int64_t size) {
-    const known_size *known = find_size(r, name);
-    if (!known) {
-        r->size[r->sizes++] = (known_size){name, size, i, term};
-        return true;
-    }
-    char reason[128];
-    if (known->size == size) { return true; }
-    snprintf(reason, sizeof reason, "%.*s is %lld and %lld", name.length, name.text,
-             (long long)known->size, (long long)size);
-    return refuse_inputs(r->c, known->input, known->term, i, term, reason);
+__attribute__((cold)) static bool refuse_size(const shape_check *s, int word, int i, int64_t size) {
+    char sizes[96];
+    snprintf(sizes, sizeof sizes, "%s is %lld and %lld", s->rule->name[word],
+             (long long)s->size[word], (long long)size);
+    return refuse_input(s, word, i, sizes);
 }
 
-static bool check_rest(shape_rule *r, int i, const char *term, const int64_t *rest, int ndim) {
-    if (r->rest_input < 0) {
-        r->rest_input = i;
-        r->rest_term = term;
-        r->rest = rest;
-        r->rest_ndim = ndim;
+static inline bool check_size(shape_check *s, int word, int i, int64_t size) {
+    if (s->input[word] < 0) {
+        s->input[word] = (int8_t)i;
+        s->size[word] = size;
         return true;
     }
-    if (ndim == r->rest_ndim && memcmp(rest, r->rest, (size_t)ndim * sizeof *rest) == 0) {
-        return true;
-    }
-    char reason[128];
-    snprintf(reason, sizeof reason, "... is %s and %s",
-             tn__dims_text(tn_dims_from(r->rest_ndim, r->rest)),
-             tn__dims_text(tn_dims_from(ndim, rest)));
-    return refuse_inputs(r->c, r->rest_input, r->rest_term, i, term, reason);
+    return s->size[word] == size || refuse_size(s, word, i, size);
 }
 
-static bool check_input(shape_rule *r, int i, const shape_term *t) {
-    const tn_dims *dims = &r->c->in[i]->dims;
-    int rest = dims->ndim - (t->words - t->rests), at = 0;
-    if (!check_dtype(r, i, t->dtype)) { return false; }
-    if (t->rests > 1) {
-        return tn_op_fail(r->c, TN_EVALUE, "its shape rule has ... twice for %s",
-                          tn_op_input_name(r->c->op, i).text);
+__attribute__((cold)) static bool refuse_rest(const shape_check *s, int i, tn_dims rest) {
+    char sizes[128];
+    snprintf(sizes, sizeof sizes, "... is %s and %s",
+             tn__dims_text(tn_dims_from(s->rest_ndim, s->rest)), tn__dims_text(rest));
+    return refuse_input(s, REST, i, sizes);
+}
+
+static bool check_rest(shape_check *s, int i, const int64_t *rest, int ndim) {
+    if (s->input[REST] < 0) {
+        s->input[REST] = (int8_t)i;
+        s->rest = rest;
+        s->rest_ndim = ndim;
+        return true;
     }
-    if (rest < 0 || (rest > 0 && !t->rests)) {
-        return tn_op_fail(r->c, TN_ESHAPE, "%s is %s (it must be %s)",
-                          tn_op_input_name(r->c->op, i).text, tn_shape_text(r->c->in[i]),
-                          text_of_term(t->text).text);
+    bool same = ndim == s->rest_ndim;
+    for (int k = 0; k < ndim && same; k++) {
+        same = rest[k] == s->rest[k];
     }
+    return same || refuse_rest(s, i, tn_dims_from(ndim, rest));
+}
+
+static bool check_input(shape_check *s, int i) {
+    const shape_term *t = &s->rule->term[i];
+    const tn_tensor *x = s->c->in[i];
+    int rest = x->dims.ndim - t->sizes;
+    if (!check_dtype(s, i, t->dtype)) { return false; }
+    if (t->sizes == t->words ? rest != 0 : rest < 0) {
+        return tn_op_fail(s->c, TN_ESHAPE, "%s is %s (it must be %s)",
+                          tn_op_input_name(s->c->op, i).text, tn_shape_text(x),
+                          text_of_term(s->rule, i).text);
+    }
+    const int64_t *size = x->dims.size;
     for (int k = 0; k < t->words; k++) {
-        bool fits = is_rest(t->word[k]) ? check_rest(r, i, t->text, dims->size + at, rest)
-                                        : check_size(r, i, t->text, t->word[k], dims->size[at]);
-        if (!fits) { return false; }
-        at += is_rest(t->word[k]) ? rest : 1;
+        if (t->word[k] != REST) {
+            if (!check_size(s, t->word[k], i, *size++)) { return false; }
+        } else {
+            if (!check_rest(s, i, size, rest)) { return false; }
+            size += rest;
+        }
     }
     return true;
 }
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-static bool add_sizes(shape_rule *r, tn_dims *dims, const int64_t *size, int n) {
-    if (dims->ndim + n > TN_MAX_DIMS && r->rest_input < 0) {
-        return tn_op_fail(r->c, TN_ESHAPE, "the result would have more than %d dimensions",
+__attribute__((cold)) static bool refuse_output(const shape_check *s) {
+    const tn_op_call *c = s->c;
+    int i = s->input[REST];
+    if (i < 0) {
+        return tn_op_fail(c, TN_ESHAPE, "the result would have more than %d dimensions",
                           TN_MAX_DIMS);
     }
-    if (dims->ndim + n > TN_MAX_DIMS) {
-        return tn_op_fail(r->c, TN_ESHAPE,
-                          "%s is %s (the result would have more than %d dimensions)",
-                          tn_op_input_name(r->c->op, r->rest_input).text,
-                          tn_shape_text(r->c->in[r->rest_input]), TN_MAX_DIMS);
-    }
-    for (int i = 0; i < n; i++) {
-        dims->size[dims->ndim++] = size[i];
-    }
-    return true;
+    return tn_op_fail(c, TN_ESHAPE, "%s is %s (the result would have more than %d dimensions)",
+                      tn_op_input_name(c->op, i).text, tn_shape_text(c->in[i]), TN_MAX_DIMS);
 }
 
-static bool make_output(shape_rule *r, const shape_term *t) {
+static tn_dtype dtype_of_output(const shape_check *s, int wanted) {
+    if (wanted < TN_DTYPES) { return (tn_dtype)wanted; }
+    return wanted == DTYPE_WIDE && s->dtype != TN_F64 ? TN_F32 : s->dtype;
+}
+
+static bool make_output(const shape_check *s, const shape_term *t) {
     tn_dims dims = {0};
     for (int k = 0; k < t->words; k++) {
-        const known_size *known = is_rest(t->word[k]) ? NULL : find_size(r, t->word[k]);
-        if (!known && (!is_rest(t->word[k]) || r->rest_input < 0)) {
-            return tn_op_fail(r->c, TN_EVALUE, "no input has the size '%.*s' of its result",
-                              t->word[k].length, t->word[k].text);
+        int word = t->word[k], count = word == REST ? s->rest_ndim : 1;
+        if (s->input[word] < 0) {
+            return tn_op_fail(s->c, TN_EVALUE, "no input has the size '%s' of its result",
+                              s->rule->name[word]);
         }
-        if (!add_sizes(r, &dims, known ? &known->size : r->rest, known ? 1 : r->rest_ndim)) {
-            return false;
+        if (dims.ndim + count > TN_MAX_DIMS) { return refuse_output(s); }
+        for (int i = 0; i < count; i++) {
+            dims.size[dims.ndim++] = word == REST ? s->rest[i] : s->size[word];
         }
     }
-    tn_dtype dtype = r->dtype_input >= 0 ? r->c->in[r->dtype_input]->dtype : TN_F32;
-    if (is_word(t->dtype, "wide")) {
-        dtype = dtype == TN_F64 ? TN_F64 : TN_F32;
-    } else if (t->dtype.length > 0) {
-        dtype_named(t->dtype, &dtype);
-    }
-    return tn_op_out(r->c, dims, dtype);
+    return tn_op_out(s->c, dims, dtype_of_output(s, t->dtype));
 }
 
 bool tn_op_shapes(tn_op_call *c, const char *text) {
-    shape_rule r;
-    shape_term t;
     if (!text) { return tn_op_fail(c, TN_EVALUE, "its shape rule is NULL"); }
-    r.c = c;
-    r.sizes = 0;
-    r.rest_input = r.dtype_input = -1;
-    const char *at = text;
-    int i = 0;
-    for (bool more = true; more; i++) {
-        at = read_term(at, &t);
-        if (i < c->inputs && c->in[i] && !check_input(&r, i, &t)) { return false; }
-        more = *at == ',';
-        at += more;
+    shape_rule read;
+    const shape_rule *r = find_rule(text);
+    if (!r) {
+        if (!read_rule(&read, c, text)) { return false; }
+        keep_rule(&read, text);
+        r = &read;
     }
-    if (i < c->inputs) {
-        return tn_op_fail(c, TN_EVALUE, "%d inputs given, but \"%s\" has %d", c->inputs, text, i);
+    if (c->inputs > r->inputs) {
+        return tn_op_fail(c, TN_EVALUE, "%d inputs given, but \"%s\" has %d", c->inputs, text,
+                          r->inputs);
     }
-    if (!*at) { return true; } /* the caller makes the outputs */
-    if (at[1] != '>') {
-        return tn_op_fail(c, TN_EVALUE, "its shape rule \"%s\" has a - that is no ->", text);
+    shape_check s;
+    s.c = c;
+    s.rule = r;
+    s.dtype_input = -1;
+    s.dtype = TN_F32;
+    memset(s.input, -1, sizeof s.input);
+    for (int i = 0; i < c->inputs; i++) {
+        if (c->in[i] && !check_input(&s, i)) { return false; }
     }
-    at++;
-    do {
-        at = read_term(at + 1, &t);
+    for (int i = r->inputs; i < r->terms; i++) {
         bool is_extra = c->outputs >= tn_op_results(c->op);
-        if ((c->record || !is_extra) && !make_output(&r, &t)) { return false; }
-    } while (*at == ',');
+        if ((c->record || !is_extra) && !make_output(&s, &r->term[i])) { return false; }
+    }
     return true;
 }

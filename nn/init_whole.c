@@ -1,8 +1,7 @@
 /* Initial values that are not one draw for each element: they are made on the host, in f64, and
  * copied to where the tensor is. A tensor of TN_DEFER_INIT gets its elements here.
  *
- * Random numbers are one call of the thread's default generator, and tn_init_sparse one more for
- * each zero.
+ * Random numbers are one call of the thread's default generator.
  */
 #include "core/error.h"
 #include "core/memory.h"
@@ -112,27 +111,6 @@ void tn_init_eye(tn_tensor *t) {
     give_buffer(t, x);
 }
 
-void tn_init_dirac(tn_tensor *t, int64_t groups) {
-    if (!ndim_fits(t, 3, 5, "init_dirac")) { return; }
-    int64_t out = tn_size(t, 0), in = tn_size(t, 1), field = 1, middle = 0;
-    if (groups < 1 || out % groups != 0) {
-        tn__raise(TN_EVALUE, "init_dirac", "%lld channels cannot be in %lld groups", (long long)out,
-                  (long long)groups);
-        return;
-    }
-    double *x = buffer_for(t, "init_dirac");
-    if (!x) { return; }
-    for (int i = 2; i < tn_ndim(t); i++) {
-        middle = middle * tn_size(t, i) + tn_size(t, i) / 2;
-        field *= tn_size(t, i);
-    }
-    int64_t each = out / groups;
-    for (int64_t o = 0; o < out && field > 0; o++) {
-        if (o % each < in) { x[(o * in + o % each) * field + middle] = 1.0; }
-    }
-    give_buffer(t, x);
-}
-
 static double dot_product(const double *a, const double *b, int64_t n) {
     double sum = 0.0;
     for (int64_t i = 0; i < n; i++) {
@@ -178,26 +156,5 @@ void tn_init_orthogonal(tn_tensor *t, double gain) {
         x[i] = gain * (tall ? q[i % columns * rows + i / columns] : q[i]);
     }
     free(q);
-    give_buffer(t, x);
-}
-
-void tn_init_sparse(tn_tensor *t, double sparsity, double std) {
-    if (!(sparsity >= 0.0 && sparsity <= 1.0)) {
-        tn__raise(TN_EVALUE, "init_sparse", "sparsity is %g (it is in [0, 1])", sparsity);
-        return;
-    }
-    double *x = ndim_fits(t, 2, 2, "init_sparse") ? buffer_for(t, "init_sparse") : NULL;
-    if (!x) { return; }
-    int64_t rows = tn_size(t, 0), columns = tn_size(t, 1);
-    int64_t zeros = (int64_t)ceil(sparsity * (double)rows);
-    draw_normal(x, rows * columns, std);
-    for (int64_t c = 0; c < columns; c++) {
-        /* the next zero is in any row that has none yet (a drawn number is 0 only if std is) */
-        for (int64_t z = 0; z < zeros; z++) {
-            int64_t left = tn_random_below(tn_default_generator(), rows - z), r = 0;
-            for (; r < rows - 1 && (x[r * columns + c] == 0.0 || left-- > 0); r++) {}
-            x[r * columns + c] = 0.0;
-        }
-    }
     give_buffer(t, x);
 }

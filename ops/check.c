@@ -315,11 +315,16 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
     return tn_error();
 }
 
+/* Whether a gradient can be recorded: by a rule or the composition. */
+static bool has_rule(const tn_op *op) {
+    return op->backward || op->compose;
+}
+
 /* TERN_OP_CHECK=brief, for slow kernels: one direction instead of every element, and one layout per
  * sample, in turn. This tests the kernels, not the rules. */
 static bool wants_brief(void) {
-    const char *wish = getenv("TERN_OP_CHECK");
-    return wish && strcmp(wish, "brief") == 0;
+    const char *value = getenv("TERN_OP_CHECK");
+    return value && strcmp(value, "brief") == 0;
 }
 
 static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__layout layout) {
@@ -336,12 +341,13 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
     }
     if (count > (wants_brief() ? 1 : ALL_ELEMENTS)) { return check_direction(&f, in); }
     tn_gradcheck_options o = tn_gradcheck_defaults();
-    o.second = !sample->no_second && count <= ALL_SECOND;
-    if (tn_gradcheck(apply_sample, &f, in, o) != TN_OK) { return tn_error(); }
+    o.second = has_rule(op) && !sample->no_second && count <= ALL_SECOND;
+    if (tn_gradcheck(apply_sample, &f, in, o) != TN_OK || !has_rule(op)) { return tn_error(); }
     return check_recorded(in, apply_sample(&f, in), 1e-9, INFINITY);
 }
 
-/* ---- Dtypes ---------------------------------------------------------------------------------- */
+/* ---- Dtypes, orders in memory, and subsets of gradients ----------------------------------------
+ */
 
 /* A program's own operation may lack the small dtypes: that is no error. */
 static bool is_left_out(const tn_op *op, tn_dtype dtype) {
@@ -350,45 +356,6 @@ static bool is_left_out(const tn_op *op, tn_dtype dtype) {
     tn_error_clear();
     return true;
 }
-
-static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const precision *p,
-                             bool narrow) {
-    TN_SCOPE;
-    function f = {op, sample};
-    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, narrow), wide = in;
-    for (int i = 0; i < in.n; i++) {
-        if (in.v[i] && tn__spec_real(&sample->in[i])) {
-            wide.v[i] = tn_set_requires_grad(tn_detach(tn_cast(tn_detach(in.v[i]), TN_F64)),
-                                             tn_op_differentiable(op));
-        }
-    }
-    tn_values out = apply_sample(&f, in);
-    if (is_left_out(op, p->dtype)) { return TN_OK; }
-    tn_values expected = apply_sample(&f, wide);
-    for (int i = 0; i < out.n && tn_error() == TN_OK; i++) {
-        compare_tensors(out.v[i], expected.v[i], p->forward, p->largest, "result", i, "f64");
-    }
-    if (tn_error() != TN_OK || !tn_requires_grad(out.v[0]) || tn_count(out.v[0]) == 0) {
-        return tn_error();
-    }
-    tn_tensor *weights[TN_MAX_VALUES], *wide_weights[TN_MAX_VALUES];
-    for (int i = 0; i < out.n; i++) {
-        weights[i] = random_like(out.v[i], 900 + (uint64_t)i);
-        wide_weights[i] = tn_cast(weights[i], tn_dtype_of(expected.v[i]));
-    }
-    if (check_recorded(in, out, p->recorded, p->largest) != TN_OK) { return tn_error(); }
-    tn_backward_from(out.v, weights, out.n, false);
-    tn_backward_from(expected.v, wide_weights, out.n, false);
-    for (int i = 0; i < in.n && tn_error() == TN_OK; i++) {
-        if (in.v[i] && tn_grad_of(in.v[i]) && tn_grad_of(wide.v[i])) {
-            compare_tensors(tn_grad_of(in.v[i]), tn_grad_of(wide.v[i]), p->backward, p->largest,
-                            "gradient of input", i, "f64");
-        }
-    }
-    return tn_error();
-}
-
-/* ---- Orders in memory, and subsets of gradients ---------------------------------------------- */
 
 /* Between orders of the same elements, in f64 too: fast kernels may sum in another order. */
 static const precision kernels[] = {
@@ -447,7 +414,8 @@ static bool make_arriving(function *f, tn_values in, tn_dtype dtype, tn_values *
 }
 
 static tn_status compare_outcomes(tn_values in, const outcome *got, const outcome *want,
-                                  const precision *p, const char *how, const char *than) {
+                                  const precision *p, double tolerance, const char *how,
+                                  const char *than) {
     char result[64], gradient[64];
     snprintf(result, sizeof result, "%s, result", how);
     snprintf(gradient, sizeof gradient, "%s, gradient of input", how);
@@ -459,9 +427,32 @@ static tn_status compare_outcomes(tn_values in, const outcome *got, const outcom
         if (!got->dx.v[i]) {
             return tn__raise(TN_EVALUE, "op_check", "%s %d is not there", gradient, i);
         }
-        compare_tensors(got->dx.v[i], want->dx.v[i], p->recorded, p->largest, gradient, i, than);
+        compare_tensors(got->dx.v[i], want->dx.v[i], tolerance, p->largest, gradient, i, than);
     }
     return tn_error();
+}
+
+static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const precision *p,
+                             bool narrow) {
+    TN_SCOPE;
+    function f = {op, sample};
+    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, narrow), wide = in, dy;
+    for (int i = 0; i < in.n; i++) {
+        if (in.v[i] && tn__spec_real(&sample->in[i])) {
+            wide.v[i] = tn_set_requires_grad(tn_detach(tn_cast(tn_detach(in.v[i]), TN_F64)),
+                                             tn_op_differentiable(op));
+        }
+    }
+    if (!make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
+    outcome got = run_once(&f, in, dy);
+    for (int i = 0; i < dy.n; i++) {
+        dy.v[i] = dy.v[i] ? tn_cast(dy.v[i], TN_F64) : NULL;
+    }
+    outcome want = run_once(&f, wide, dy);
+    if (has_rule(op) && tn_error() == TN_OK) {
+        check_recorded(in, apply_sample(&f, in), p->recorded, p->largest);
+    }
+    return compare_outcomes(in, &got, &want, p, p->backward, tn_dtype_name(p->dtype), "f64");
 }
 
 /* In how many orders t's dimensions can be stored. */
@@ -506,7 +497,7 @@ static tn_status check_order(function *f, tn_values in, tn_values dy, const outc
     char how[48], number[16] = "all";
     if (which >= 0) { snprintf(number, sizeof number, "%d", which); }
     snprintf(how, sizeof how, "operand %s in order %lld", number, (long long)order);
-    return compare_outcomes(in, &got, want, p, how, "row-major");
+    return compare_outcomes(in, &got, want, p, p->recorded, how, "row-major");
 }
 
 /* Each operand in every order, the others row-major; then all in the same order. */
@@ -516,12 +507,12 @@ static tn_status check_orders(const tn_op *op, const tn_sample *sample, const pr
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
     if (!make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
-    int64_t most = 1;
+    int64_t max = 1;
     outcome want = run_once(&f, in, dy);
     for (int k = 0; k <= in.n + dy.n && tn_error() == TN_OK; k++) {
         bool last = k == in.n + dy.n;
-        int64_t orders = last ? most : count_orders(k < in.n ? in.v[k] : dy.v[k - in.n]);
-        most = orders > most ? orders : most;
+        int64_t orders = last ? max : count_orders(k < in.n ? in.v[k] : dy.v[k - in.n]);
+        max = orders > max ? orders : max;
         int64_t first = 1, end = orders;
         if (is_slow() && orders > 1) {
             first = 1 + turn % (orders - 1);
@@ -556,7 +547,7 @@ static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const p
         outcome got = run_once(&f, in, dy);
         char how[48];
         snprintf(how, sizeof how, "gradients 0x%x of 0x%x wanted", set, (1u << n) - 1);
-        compare_outcomes(in, &got, &want, p, how, "all of them");
+        compare_outcomes(in, &got, &want, p, p->recorded, how, "all of them");
     }
     return tn_error();
 }

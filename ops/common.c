@@ -211,6 +211,6 @@ void tn__work_product(tn_op_work *w, double multiplications, uint32_t inputs) {
 }
 
 void tn__work_picked(tn_op_work *w) {
-    double there = tn__work_count(w->x[0]), read = tn__work_count(w->y[0]);
-    if (!w->wants && read < there) { w->bytes -= w->x_bytes[0] * (1 - read / there); }
+    double all = tn__work_count(w->x[0]), read = tn__work_count(w->y[0]);
+    if (!w->wants && read < all) { w->bytes -= w->x_bytes[0] * (1 - read / all); }
 }

@@ -54,13 +54,13 @@ tn_status tn__unary_k(const tn_op_call *c, tn_unary f);
 tn_status tn__binary(const tn_op_call *c, tn_binary f);
 tn_status tn__compare(const tn_op_call *c, tn_compare f);
 
-/* y = f(|x|, infinity); integers count as finite (isfinite.c). */
-tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f);
-
-/* For fmod and remainder (fmod.c): trunc(a / b), the k of x % k, samples. */
+/* For fmod and remainder (fmod.c): trunc(a / b), and the k of x % k. Samples: all signs; below the
+ * divisor, and several times as large. */
 tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b);
 tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation);
-void tn__fmod_samples(tn_op_samples *s);
+#define TN__FMOD_SAMPLES                                     \
+    "{0.1:0.9, 1.1:1.9} ** **; {-0.9:-0.1, 1.1:1.9} ** **; " \
+    "[7]=(5.25, -5.25, 5.25, -5.25, 0.75, -0.75, 100.25) [7]=(2, 2, -2, -2, 4, 4, -3)"
 
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
@@ -118,17 +118,5 @@ bool tn__fits(double value, tn_dtype dtype);
 /* clamp's bounds for an integer dtype: whole, and within its range (an infinite bound is no bound).
  * For floats they stay. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high);
-
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-/* One input with these values, as a vector. `second`: whether second derivatives exist there. */
-void tn__sample_values(tn_op_samples *s, const double *values, int n, bool second);
-
-/* Two inputs with these values, as vectors of n. */
-void tn__sample_values2(tn_op_samples *s, const double *a, const double *b, int n, bool second);
-
-/* tn_sample_unary with arguments. */
-void tn__sample_unary_with(tn_op_samples *s, double low, double high, const char *text,
-                           const void *args);
 
 #endif

@@ -1,6 +1,6 @@
-/* Samples: the inputs on which the suite tests an operation. An operation adds its own special
- * cases; the shapes that break most things (empty, 0-dimensional, size 1, odd sizes larger than a
- * vector register, broadcast pairs) are here.
+/* Samples: the inputs on which the suite tests an operation, read from its text. The usual shapes,
+ * which break most things, are here: empty, 0-dimensional, size 1, odd sizes larger than a vector
+ * register, broadcast pairs.
  */
 #include "ops/op.h"
 #include "tensor/fields.h"
@@ -12,12 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const tn_dims shapes[] = {
+static const tn_dims usual_shapes[] = {
     {1, {7}},       {2, {3, 4}}, {3, {2, 3, 4}}, {0, {0}},     {1, {0}},
     {3, {2, 0, 3}}, {1, {1}},    {2, {1, 1}},    {2, {5, 67}},
 };
 
-static const tn_dims pairs[][2] = {
+static const tn_dims usual_pairs[][2] = {
     {{1, {7}}, {1, {7}}},    {{2, {3, 4}}, {2, {3, 4}}},   {{2, {3, 4}}, {1, {4}}},
     {{1, {4}}, {2, {3, 4}}}, {{2, {3, 1}}, {2, {1, 4}}},   {{2, {3, 4}}, {2, {3, 1}}},
     {{0, {0}}, {2, {2, 3}}}, {{2, {2, 3}}, {0, {0}}},      {{3, {2, 1, 3}}, {2, {4, 1}}},
@@ -25,70 +25,36 @@ static const tn_dims pairs[][2] = {
     {{2, {2, 0}}, {1, {0}}}, {{2, {5, 67}}, {2, {5, 67}}}, {{2, {5, 67}}, {1, {67}}},
 };
 
+enum {
+    USUAL_SHAPES = sizeof usual_shapes / sizeof *usual_shapes,
+    USUAL_PAIRS = sizeof usual_pairs / sizeof *usual_pairs
+};
+
 void tn_sample_add(tn_op_samples *s, const tn_sample *sample) {
     if (s && s->add && sample) { s->add(s, sample); }
 }
 
-void tn_sample_unary(tn_op_samples *s, double low, double high) {
-    tn__sample_unary_with(s, low, high, "", NULL);
-}
-
-void tn__sample_unary_with(tn_op_samples *s, double low, double high, const char *text,
-                           const void *args) {
-    for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-        tn_sample sample = {
-            .text = text, .args = args, .inputs = 1, .in = {tn_spec_real(shapes[i], low, high)}};
-        tn_sample_add(s, &sample);
-    }
-}
-
-void tn_sample_binary(tn_op_samples *s, double low, double high, double low2, double high2) {
-    for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
-        tn_sample sample = {
-            .text = "",
-            .inputs = 2,
-            .in = {tn_spec_real(pairs[i][0], low, high), tn_spec_real(pairs[i][1], low2, high2)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
-void tn__sample_values(tn_op_samples *s, const double *values, int n, bool second) {
-    tn_sample sample = {
-        .text = "", .inputs = 1, .in = {tn_spec_values(TN_DIMS(n), values)}, .no_second = !second};
-    tn_sample_add(s, &sample);
-}
-
-void tn__sample_values2(tn_op_samples *s, const double *a, const double *b, int n, bool second) {
-    tn_sample sample = {
-        .text = "",
-        .inputs = 2,
-        .in = {tn_spec_values(TN_DIMS(n), a), tn_spec_values(TN_DIMS(n), b)},
-        .no_second = !second,
-    };
-    tn_sample_add(s, &sample);
-}
-
 /* ---- Samples as text ------------------------------------------------------------------------- */
 
-enum { MOST_VALUES = 32, MOST_ARGS = 256 };
+enum { MAX_VALUES = 32, MAX_ARGS = 256 };
 
 /* One sample, and the memory that it points to. */
 typedef struct listed_sample {
     tn_sample sample;
-    double values[TN_OP_INPUTS][MOST_VALUES];
+    double values[TN_OP_INPUTS][MAX_VALUES];
     char text[200];
-    _Alignas(max_align_t) char args[MOST_ARGS];
+    int turn, turns; /* of the usual shapes, the one that it has */
+    _Alignas(max_align_t) char args[MAX_ARGS];
 } listed_sample;
 
-/* Reads "[3, 4]" or "(1, nan)". The number of its numbers, or -1: it is not at most `most`. */
-static int read_numbers(const char **at, double *number, int most) {
+/* Reads "[3, 4]" or "(1, nan)". The number of its numbers, or -1: there are more than `max`. */
+static int read_numbers(const char **at, double *number, int max) {
     int n = 0;
     const char *p = *at + 1;
     if (**at != '[' && **at != '(') { return -1; }
     while (*p != ']' && *p != ')') {
         char *end = NULL;
-        if (n == most) { return -1; }
+        if (n == max) { return -1; }
         number[n++] = strtod(p, &end);
         if (end == p) { return -1; }
         p = end + strspn(end, ", ");
@@ -138,8 +104,20 @@ static bool read_holding(const char **at, tn_spec *spec) {
     return whole;
 }
 
-/* Reads an input: "-", or "[3, 4]" and perhaps "<5" or "=(1, 2)". */
-static bool read_input(const char **at, tn_spec *spec, double *values) {
+/* Reads "*" or "**": each of the usual shapes, or of the usual pairs. */
+static bool read_usual(const char **at, int i, listed_sample *to) {
+    size_t stars = strspn(*at, "*");
+    *at += stars;
+    to->turns = stars == 1 ? USUAL_SHAPES : USUAL_PAIRS;
+    to->sample.in[i].dims = stars == 1 ? usual_shapes[to->turn] : usual_pairs[to->turn][i % 2];
+    return stars == 1 || (stars == 2 && i < 2);
+}
+
+/* Reads input i: "-", "*", or "[3, 4]" and perhaps "<5" or "=(1, 2)". */
+static bool read_input(const char **at, int i, listed_sample *to) {
+    tn_spec *spec = &to->sample.in[i];
+    double *values = to->values[i];
+    if (**at == '*') { return read_usual(at, i, to); }
     if (**at == '-') {
         (*at)++;
         spec->kind = TN_SPEC_ABSENT;
@@ -151,7 +129,7 @@ static bool read_input(const char **at, tn_spec *spec, double *values) {
     } else if (**at == '=') {
         *spec = tn_spec_values(spec->dims, values);
         (*at)++;
-        return read_numbers(at, values, MOST_VALUES) == tn_dims_count(spec->dims);
+        return read_numbers(at, values, MAX_VALUES) == tn_dims_count(spec->dims);
     }
     return true;
 }
@@ -164,14 +142,30 @@ static const tn_field *find_arg(const tn_op *op, const char *name, size_t length
     return NULL;
 }
 
-/* Reads "1", "True", "'mean'" or "[1, 2]" into the member of args. */
+/* Reads "'mean'", or what is before a comma. */
+static void read_word(const char **at, char *word, size_t size) {
+    bool quoted = **at == '\'';
+    const char *from = *at + quoted;
+    int length = (int)strcspn(from, quoted ? "'" : ",");
+    snprintf(word, size, "%.*s", length, from);
+    *at = from + length + (quoted && from[length]);
+}
+
+/* Reads "1", "inf", "True", "'mean'" or "[1, 2]" into the member of args. */
 static bool read_arg(const tn_field *f, const char **at, char *args) {
     if (f->kind == TN_FIELD_DIMS) { return read_dims(at, (tn_dims *)(args + f->offset)); }
+    if (f->kind == TN_FIELD_DOUBLE) {
+        const char *from = *at;
+        *(double *)(args + f->offset) = strtod(from, (char **)at);
+        return *at > from && (!**at || **at == ',');
+    }
+    if (f->kind == TN_FIELD_CHARS) {
+        read_word(at, args + f->offset, f->bytes);
+        return true;
+    }
     char word[40];
-    int quote = **at == '\'', length = (int)strcspn(*at, ",");
-    snprintf(word, sizeof word, "%.*s", length - 2 * quote, *at + quote);
+    read_word(at, word, sizeof word);
     if (f->kind == TN_FIELD_BOOL) { word[0] = (char)tolower(word[0]); }
-    *at += length;
     return tn__field_read(f, args, word);
 }
 
@@ -192,11 +186,11 @@ static bool read_sample(const tn_op *op, const char **at, const char *holding, l
     bool once = strncmp(holding, "once", 4) == 0;
     to->sample = (tn_sample){.text = to->text, .no_second = once};
     holding += once ? 4 + strspn(holding + 4, " ") : 0;
-    while (**at == '[' || **at == '-') {
+    while (**at && strchr("[-*", **at)) {
         int i = to->sample.inputs++;
         if (i == TN_OP_INPUTS) { return false; }
-        tn_spec *spec = &to->sample.in[i];
-        if (!read_holding(&holding, spec) || !read_input(at, spec, to->values[i])) { return false; }
+        bool read = read_holding(&holding, &to->sample.in[i]) && read_input(at, i, to);
+        if (!read) { return false; }
         *at += strspn(*at, " ");
     }
     int length = (int)strcspn(*at, ";");
@@ -210,6 +204,23 @@ static bool read_sample(const tn_op *op, const char **at, const char *holding, l
     return read_args(op, to->text, to->args);
 }
 
+/* Reads the sample that begins at *at for each of its turns, and goes past it. */
+static bool list_sample(const tn_op *op, const char **at, const char *holding, tn_op_samples *s) {
+    listed_sample listed = {.turns = 1};
+    for (const char *from = *at; listed.turn < listed.turns; listed.turn++) {
+        *at = from;
+        tn__plain_numbers numbers = tn__plain_numbers_begin();
+        bool read = read_sample(op, at, holding, &listed);
+        tn__plain_numbers_end(numbers);
+        if (!read) {
+            tn__raise(TN_EVALUE, op->name, "its samples cannot be read from here on: %.60s", from);
+            return false;
+        }
+        tn_sample_add(s, &listed.sample);
+    }
+    return true;
+}
+
 static void list_text(const tn_op *op, tn_op_samples *s) {
     const char *holding = "-3:3";
     for (const char *at = op->samples; *at; at += strspn(at, "; ")) {
@@ -218,16 +229,7 @@ static void list_text(const tn_op *op, tn_op_samples *s) {
             at += strcspn(at, "}");
             at += strspn(at, "} ");
         }
-        listed_sample listed;
-        const char *from = at;
-        tn__plain_numbers numbers = tn__plain_numbers_begin();
-        bool read = read_sample(op, &at, holding, &listed);
-        tn__plain_numbers_end(numbers);
-        if (!read) {
-            tn__raise(TN_EVALUE, op->name, "its samples cannot be read from here on: %.60s", from);
-            return;
-        }
-        tn_sample_add(s, &listed.sample);
+        if (!list_sample(op, &at, holding, s)) { return; }
     }
 }
 

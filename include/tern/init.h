@@ -46,15 +46,11 @@ TN_API void tn_init_kaiming_normal_with(tn_tensor *t, tn_kaiming_options options
 TN_API void tn_init_kaiming_uniform(tn_tensor *t, double negative_slope);
 TN_API void tn_init_kaiming_normal(tn_tensor *t, double negative_slope);
 
-/* t (n, m): ones on the diagonal. t (out, in, …), 3 to 5 dimensions: convolution with it, channels
- * in `groups`, is the identity for as many channels as there are. */
+/* t (n, m): ones on the diagonal. */
 TN_API void tn_init_eye(tn_tensor *t);
-TN_API void tn_init_dirac(tn_tensor *t, int64_t groups);
 /* Of t as a matrix (first dimension, all others): the rows, or the columns if there are fewer, are
  * orthogonal and of length `gain`. Saxe et al. 2013, arXiv:1312.6120. */
 TN_API void tn_init_orthogonal(tn_tensor *t, double gain);
-/* t (n, m): in each column ceil(sparsity n) zeros, elsewhere normal. Martens 2010. */
-TN_API void tn_init_sparse(tn_tensor *t, double sparsity, double std);
 
 #ifdef __cplusplus
 }

@@ -585,16 +585,6 @@ TN_API tn_tensor *tn_nll_with(tn_tensor *log_probabilities, tn_tensor *labels,
 /* sum a b / (max(|a|, eps) max(|b|, eps)) along dim, which is removed; a and b broadcast (eps not
  * negative; 1e-8) */
 TN_API tn_tensor *tn_cosine_similarity(tn_tensor *a, tn_tensor *b, int dim, double eps);
-/* a and b (…, C), y (…): 1 - cos where y > 0, max(0, cos - margin) elsewhere. NONE: (…) */
-TN_API tn_tensor *tn_cosine_embedding(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,
-                                      tn_reduction how);
-/* max(0, margin - y (a - b)); y is 1 or -1; the same shapes */
-TN_API tn_tensor *tn_margin_ranking(tn_tensor *a, tn_tensor *b, tn_tensor *y, double margin,
-                                    tn_reduction how);
-/* x (…, C), labels (…), weight NULL or (C): the mean over the classes of
- * max(0, margin - x[label] + x[c])^p, c not the label; p is 1 or 2. NONE: (…) */
-TN_API tn_tensor *tn_multi_margin(tn_tensor *x, tn_tensor *labels, int p, double margin,
-                                  tn_tensor *weight, tn_reduction how);
 /* (…, C) each: max(0, d(anchor, positive) - d(anchor, negative) + margin). NONE: (…). Balntas et
  * al. 2016 (swap too). */
 typedef struct tn_triplet_options {
@@ -638,7 +628,7 @@ TN_API tn_tensor *tn_cross_entropy_with(tn_tensor *logits, tn_tensor *labels,
  * much of each counts; all i64 or i32. The mean is over the losses divided by their target's
  * length, as in PyTorch; NONE: (N). bf16 and f16 give an f32 loss. A target without a possible
  * alignment has loss inf, or 0 with zero_infinity, and gradient 0 (PyTorch: NaN, or 0). TN_EINDEX
- * names a label outside [0, C), TN_EVALUE an invalid length. */
+ * names a label outside [0, C), TN_EVALUE an invalid length. It has no second derivative. */
 typedef struct tn_ctc_options {
     int64_t blank;          /* 0: the class that means no label */
     tn_reduction reduction; /* TN_MEAN */

@@ -23,7 +23,7 @@ static int reduce_node(tn__onnx *g, const char *type, int x, int axes, bool keep
 
 /* Integers and bools sum to i64, as the result's dtype says. */
 static void put_reduce(tn__onnx *g, const tn_op_call *c, const char *type) {
-    int x = tn__onnx_in(g, c, 0), axes = axes_of(g, c, "dims");
+    int x = tn__onnx_in(g, c, 0), axes = axes_of(g, c, "dim");
     tn_dtype to = tn_dtype_of(c->out[0]);
     if (to != tn_dtype_of(c->in[0])) { x = tn__onnx_cast(g, x, to); }
     tn__onnx_give(g, c, 0, reduce_node(g, type, x, axes, tn__arg_whole(c, "keepdim") != 0));

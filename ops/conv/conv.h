@@ -32,7 +32,7 @@ bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *option
 
 /* Writes one number for all dimensions, or one for each, at least `least`, to the last of all[3].
  * False after raising. */
-bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t least,
+bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
                      int64_t *all);
 
 /* (N, C, sizes…) as (N, C, D, H, W); NULL stays NULL. */

@@ -21,7 +21,7 @@ tn_conv_options tn_conv_strided(int64_t stride, int64_t padding) {
 }
 
 /* One number for all dimensions, or one for each, into the last `spatial` of three. */
-bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t least,
+bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
                      int64_t *all) {
     if (given.ndim != 1 && given.ndim != spatial) {
         tn__raise(TN_EVALUE, name, "%s has %d numbers (1 or %d are needed)", what, given.ndim,
@@ -30,9 +30,9 @@ bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims gi
     }
     for (int i = 0; i < spatial; i++) {
         int64_t n = given.size[given.ndim == 1 ? 0 : i];
-        if (n < least || n > INT32_MAX) {
+        if (n < min || n > INT32_MAX) {
             tn__raise(TN_EVALUE, name, "%s is %lld (it must be from %lld to %d)", what,
-                      (long long)n, (long long)least, INT32_MAX);
+                      (long long)n, (long long)min, INT32_MAX);
             return false;
         }
         all[CONV_SPATIAL - spatial + i] = n;
@@ -92,9 +92,9 @@ const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *out) {
     int missing = out->ndim - x->ndim;
     for (int i = 0; i < out->ndim; i++) {
         int from = i < 2 ? i : i - missing;
-        bool there = i < 2 || from >= 2;
-        out->size[i] = there ? x->size[from] : 1;
-        out->stride[i] = there ? x->stride[from] : 1;
+        bool exists = i < 2 || from >= 2;
+        out->size[i] = exists ? x->size[from] : 1;
+        out->stride[i] = exists ? x->stride[from] : 1;
     }
     return out;
 }

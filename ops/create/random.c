@@ -57,13 +57,13 @@ tn_tensor *tn_randn_like(const tn_tensor *t) {
 
 /* The bounds reach the kernel as doubles, which hold whole numbers up to 2^53. */
 tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype) {
-    const int64_t most = INT64_C(1) << 53;
+    const int64_t max = INT64_C(1) << 53;
     if (tn_dtype_is_float(dtype) || dtype == TN_BOOL) {
         tn__raise(TN_EDTYPE, "randint", "the dtype is %s (an integer is needed)",
                   tn_dtype_name(dtype));
         return tn_inert();
     }
-    if (low >= high || low < -most || high > most || !tn__fits((double)low, dtype) ||
+    if (low >= high || low < -max || high > max || !tn__fits((double)low, dtype) ||
         !tn__fits((double)(high - 1), dtype)) {
         tn__raise(TN_EVALUE, "randint",
                   "low is %lld and high is %lld (low must be below, both within 2^53 and %s)",

@@ -11,5 +11,5 @@ static void abs_backward(tn_op_grad *g) {
 
 /* Away from the kink on either side, and the kink itself: there the gradient is 0,
  * as is the central difference. */
-TN_UNARY(abs, TN_ABS, number, BETWEEN(0.1, 3.0) BETWEEN(-3.0, -0.1) AT_ONCE(0.0, -2.0, 1.5),
+TN_UNARY(abs, TN_ABS, number, "{0.1:3} *; {-3:-0.1} *; {once} [3]=(0, -2, 1.5)",
          .saves = TN_SAVES_INPUT(0))

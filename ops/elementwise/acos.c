@@ -10,5 +10,5 @@ static void acos_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_neg(tn_mul(g->dout[0], slope)));
 }
 
-TN_UNARY(acos, TN_ACOS, float, BETWEEN(-0.8, 0.8) AT(0.0, -0.0, 1e-4, 0.9),
-         .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)
+TN_UNARY(acos, TN_ACOS, float, "{-0.8:0.8} *; [4]=(0, -0, 1e-4, 0.9)", .saves = TN_SAVES_INPUT(0),
+         .flags = TN_OP_WIDE)

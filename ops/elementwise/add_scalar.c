@@ -9,4 +9,4 @@ static void add_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, g->dout[0]);
 }
 
-TN_UNARY_K(add_scalar, TN_ADD_K, scalar, WITH_K(1.5, -3.0, 3.0) WITH_K(-100.0, -3.0, 3.0))
+TN_UNARY_K(add_scalar, TN_ADD_K, scalar, "* k=1.5; * k=-100.0")

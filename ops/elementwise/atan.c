@@ -9,5 +9,5 @@ static void atan_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div(g->dout[0], tn_add_scalar(tn_square(tn_op_saved_input(g, 0)), 1.0)));
 }
 
-TN_UNARY(atan, TN_ATAN, float, BETWEEN(-3.0, 3.0) AT(0.0, -0.0, 1e-4, 50.0),
-         .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)
+TN_UNARY(atan, TN_ATAN, float, "*; [4]=(0, -0, 1e-4, 50)", .saves = TN_SAVES_INPUT(0),
+         .flags = TN_OP_WIDE)

@@ -19,6 +19,5 @@ static void atan2_backward(tn_op_grad *g) {
 
 /* All four quadrants, and the axes. */
 TN_BINARY(atan2, TN_ATAN2, float2,
-          BETWEEN2(0.3, 3.0, -3.0, 3.0)
-              AT2((1.0, 1.0, -1.0, -1.0, 0.0, 2.0, -3.0), (2.0, -2.0, 2.0, -2.0, 1.0, 0.0, 0.0)),
+          "{0.3:3, -3:3} ** **; [7]=(1, 1, -1, -1, 0, 2, -3) [7]=(2, -2, 2, -2, 1, 0, 0)",
           .saves = TN_SAVES_INPUTS, .flags = TN_OP_WIDE)

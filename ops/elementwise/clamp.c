@@ -14,17 +14,17 @@ typedef struct clamp_args {
 
 /* The largest double below 2^63 represents i64's maximum. */
 void tn__clamp_bounds(tn_dtype dtype, double *low, double *high) {
-    double least = -0x1p63, most = 0x1.fffffffffffffp62;
+    double min = -0x1p63, max = 0x1.fffffffffffffp62;
     if (dtype == TN_U8) {
-        least = 0.0, most = 255.0;
+        min = 0.0, max = 255.0;
     } else if (dtype == TN_I8) {
-        least = -128.0, most = 127.0;
+        min = -128.0, max = 127.0;
     } else if (dtype == TN_I32) {
-        least = -0x1p31, most = 0x1p31 - 1.0;
+        min = -0x1p31, max = 0x1p31 - 1.0;
     }
     if (!tn_dtype_is_float(dtype)) {
-        *low = fmin(fmax(ceil(*low), least), most);
-        *high = fmin(fmax(floor(*high), least), most);
+        *low = fmin(fmax(ceil(*low), min), max);
+        *high = fmin(fmax(floor(*high), min), max);
     }
 }
 
@@ -51,14 +51,6 @@ static void clamp_backward(tn_op_grad *g) {
                tn_where(tn_eq(x, tn_clamp(x, args->low, args->high)), dy, tn__constant(dy, 0.0)));
 }
 
-static void clamp_samples(tn_op_samples *s) {
-    static const clamp_args both = {-0.75, 1.25}, lower = {0.5, INFINITY},
-                            upper = {-INFINITY, -0.5};
-    tn__sample_unary_with(s, -3.0, 3.0, "min=-0.75, max=1.25", &both);
-    tn__sample_unary_with(s, -3.0, 3.0, "min=0.5, max=float('inf')", &lower);
-    tn__sample_unary_with(s, -3.0, 3.0, "min=float('-inf'), max=-0.5", &upper);
-}
-
 const tn_op tn__op_clamp = {
     .name = "clamp",
     .inputs = {"x"},
@@ -68,7 +60,7 @@ const tn_op tn__op_clamp = {
     .shape = clamp_shape,
     .forward = clamp_forward,
     .backward = clamp_backward,
-    .add_samples = clamp_samples,
+    .samples = "* low=-0.75, high=1.25; * low=0.5, high=inf; * low=-inf, high=-0.5",
 };
 
 tn_tensor *tn_clamp(tn_tensor *x, double low, double high) {

@@ -6,24 +6,20 @@
  */
 #include "ops/elementwise/rows.h"
 
-#define TN_COMPARE(op_, kernel_)                                   \
-    static tn_status op_##_forward(const tn_op_call *c) {          \
-        return tn__compare(c, kernel_);                            \
-    }                                                              \
-    static void op_##_samples(tn_op_samples *s) {                  \
-        BETWEEN2(-3.0, 3.0, -3.0, 3.0)                             \
-        AT2((1.0, 2.0, -3.0, 0.0), (1.0, 3.0, -4.0, -0.0))         \
-    }                                                              \
-    const tn_op tn__op_##op_ = {.name = #op_,                      \
-                                .inputs = {"a", "b"},              \
-                                .shape = tn__shape_compare,        \
-                                .forward = op_##_forward,          \
-                                .add_samples = op_##_samples};     \
-    tn_tensor *tn_##op_(tn_tensor *a, tn_tensor *b) {              \
-        return tn_apply2(&tn__op_##op_, NULL, a, b);               \
-    }                                                              \
-    tn_tensor *tn_##op_##_scalar(tn_tensor *x, double k) {         \
-        return tn_##op_(x, tn__scalar_like(x, k, #op_ "_scalar")); \
+#define TN_COMPARE(op_, kernel_)                                                           \
+    static tn_status op_##_forward(const tn_op_call *c) {                                  \
+        return tn__compare(c, kernel_);                                                    \
+    }                                                                                      \
+    const tn_op tn__op_##op_ = {.name = #op_,                                              \
+                                .inputs = {"a", "b"},                                      \
+                                .shape = tn__shape_compare,                                \
+                                .forward = op_##_forward,                                  \
+                                .samples = "** **; [4]=(1, 2, -3, 0) [4]=(1, 3, -4, -0)"}; \
+    tn_tensor *tn_##op_(tn_tensor *a, tn_tensor *b) {                                      \
+        return tn_apply2(&tn__op_##op_, NULL, a, b);                                       \
+    }                                                                                      \
+    tn_tensor *tn_##op_##_scalar(tn_tensor *x, double k) {                                 \
+        return tn_##op_(x, tn__scalar_like(x, k, #op_ "_scalar"));                         \
     }
 
 TN_COMPARE(eq, TN_EQ)

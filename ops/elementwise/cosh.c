@@ -9,5 +9,5 @@ static void cosh_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_sinh(tn_op_saved_input(g, 0))));
 }
 
-TN_UNARY(cosh, TN_COSH, float, BETWEEN(-3.0, 3.0) AT(0.0, -0.0, 1e-4, 10.0),
-         .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)
+TN_UNARY(cosh, TN_COSH, float, "*; [4]=(0, -0, 1e-4, 10)", .saves = TN_SAVES_INPUT(0),
+         .flags = TN_OP_WIDE)

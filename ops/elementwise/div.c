@@ -16,6 +16,6 @@ static void div_backward(tn_op_grad *g) {
     }
 }
 
-TN_BINARY(div, TN_DIV, float2, BETWEEN2(-3.0, 3.0, 0.3, 3.0) BETWEEN2(-3.0, 3.0, -3.0, -0.3),
+TN_BINARY(div, TN_DIV, float2, "{-3:3, 0.3:3} ** **; {-3:3, -3:-0.3} ** **",
           .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1)},
           .flags = TN_OP_WIDE)

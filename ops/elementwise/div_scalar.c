@@ -12,4 +12,4 @@ static void div_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div_scalar(g->dout[0], k));
 }
 
-TN_UNARY_K(div_scalar, TN_DIV_K, float, WITH_K(3.0, -3.0, 3.0) WITH_K(-0.7, -3.0, 3.0))
+TN_UNARY_K(div_scalar, TN_DIV_K, float, "* k=3.0; * k=-0.7")

@@ -38,14 +38,6 @@ static tn_status elu_backward_kernel(const tn_op_back *b) {
     return tn__slope_back(b, TN_ELU_SLOPE_K, args->alpha, args->scale);
 }
 
-static void elu_samples(tn_op_samples *s) {
-    static const elu_args one = {1.0, 1.0}, half = {0.5, 1.0}, self = {SELU_ALPHA, SELU_SCALE};
-    tn__sample_unary_with(s, -3.0, 3.0, "alpha=1.0", &one);
-    tn__sample_unary_with(s, -3.0, -0.1, "alpha=0.5", &half);
-    tn__sample_unary_with(s, 80.0, 100.0, "alpha=1.0", &one);
-    tn__sample_unary_with(s, -3.0, 3.0, "selu=True", &self);
-}
-
 const tn_op tn__op_elu = {
     .name = "elu",
     .inputs = {"x"},
@@ -57,7 +49,10 @@ const tn_op tn__op_elu = {
     .backward = elu_backward,
     .backward_kernel = elu_backward_kernel,
     .flags = TN_OP_WIDE,
-    .add_samples = elu_samples,
+    .samples =
+        "* alpha=1.0; {-3:-0.1} * alpha=0.5; {80:100} * alpha=1.0; "
+        "{-3:3} * alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946",
+    .sample_args = &(const elu_args){.scale = 1.0},
 };
 
 tn_tensor *tn_elu(tn_tensor *x, double alpha) {

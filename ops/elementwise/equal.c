@@ -33,8 +33,8 @@ bool tn_all_close(tn_tensor *a, tn_tensor *b, double rtol, double atol) {
     tn_tensor *p = tn_cast(a, TN_F64), *q = tn_cast(b, TN_F64);
     tn_tensor *same = tn_eq(p, q);
     tn_tensor *bound = tn_add_scalar(tn_mul_scalar(tn_abs(q), rtol), atol);
-    tn_tensor *apart = tn_abs(tn_sub(p, q)), *finite = tn_lt(apart, tn__constant(apart, INFINITY));
-    tn_tensor *near = tn_where(finite, tn_le(apart, bound), finite);
+    tn_tensor *diff = tn_abs(tn_sub(p, q)), *finite = tn_lt(diff, tn__constant(diff, INFINITY));
+    tn_tensor *near = tn_where(finite, tn_le(diff, bound), finite);
     tn_tensor *all = tn_all(tn_where(same, same, near));
     return !tn_is_inert(all) && tn_item(all) != 0.0;
 }

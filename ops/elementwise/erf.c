@@ -11,5 +11,5 @@ static void erf_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_mul_scalar(tn_exp(tn_neg(tn_square(x))), k)));
 }
 
-TN_UNARY(erf, TN_ERF, float, BETWEEN(-3.0, 3.0) AT(0.0, -0.0, 6.0, -6.0, 1e-3),
-         .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)
+TN_UNARY(erf, TN_ERF, float, "*; [5]=(0, -0, 6, -6, 1e-3)", .saves = TN_SAVES_INPUT(0),
+         .flags = TN_OP_WIDE)

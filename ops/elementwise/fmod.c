@@ -5,11 +5,7 @@
  *
  * For integers x % 0 is x, for floats NaN.
  */
-#include "ops/op.h"
-
-static tn_status fmod_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_FMOD);
-}
+#include "ops/elementwise/rows.h"
 
 static void fmod_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0];
@@ -25,29 +21,8 @@ tn_tensor *tn__fmod_times(tn_tensor *a, tn_tensor *b) {
     return tn_round(tn_div(tn_sub(a, tn_fmod(a, b)), b));
 }
 
-/* All signs; below the divisor, and several times as large. */
-void tn__fmod_samples(tn_op_samples *s) {
-    static const double a[] = {5.25, -5.25, 5.25, -5.25, 0.75, -0.75, 100.25},
-                        b[] = {2.0, 2.0, -2.0, -2.0, 4.0, 4.0, -3.0};
-    tn_sample_binary(s, 0.1, 0.9, 1.1, 1.9);
-    tn_sample_binary(s, -0.9, -0.1, 1.1, 1.9);
-    tn__sample_values2(s, a, b, 7, true);
-}
-
-const tn_op tn__op_fmod = {
-    .name = "fmod",
-    .inputs = {"a", "b"},
-    .saves_for = {0, TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1)},
-    .shape = tn__shape_number2,
-    .forward = fmod_forward,
-    .backward = fmod_backward,
-    .flags = TN_OP_WIDE,
-    .add_samples = tn__fmod_samples,
-};
-
-tn_tensor *tn_fmod(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_fmod, NULL, a, b);
-}
+TN_BINARY(fmod, TN_FMOD, number2, TN__FMOD_SAMPLES, .saves_for = {0, TN_SAVES_INPUTS},
+          .flags = TN_OP_WIDE)
 
 tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation) {
     tn_tensor *b = tn__scalar_like(x, k, operation);

@@ -19,6 +19,5 @@ static void gelu_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -0.752, both tails, and zero. */
-TN_UNARY(gelu, TN_GELU_ERF, float,
-         BETWEEN(-3.0, 3.0) AT(-0.752, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0),
+TN_UNARY(gelu, TN_GELU_ERF, float, "*; [7]=(-0.752, 0, -0, -30, 30, -300, 300)",
          .saves = TN_SAVES_INPUT(0), .backward_kernel = gelu_backward_kernel, .flags = TN_OP_WIDE)

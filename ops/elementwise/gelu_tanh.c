@@ -27,7 +27,6 @@ static void gelu_tanh_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -0.753, both tails, and zero. */
-TN_UNARY(gelu_tanh, TN_GELU_TANH, float,
-         BETWEEN(-3.0, 3.0) AT(-0.753, 0.0, -0.0, -30.0, 30.0, -300.0, 300.0),
+TN_UNARY(gelu_tanh, TN_GELU_TANH, float, "*; [7]=(-0.753, 0, -0, -30, 30, -300, 300)",
          .saves = TN_SAVES_INPUT(0), .backward_kernel = gelu_tanh_backward_kernel,
          .flags = TN_OP_WIDE)

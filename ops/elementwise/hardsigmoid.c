@@ -9,19 +9,13 @@ static tn_tensor *hardsigmoid_compose(tn_op_call *c) {
     return tn_div_scalar(tn_relu6(tn_add_scalar(c->in[0], 3.0)), 6.0);
 }
 
-static void hardsigmoid_samples(tn_op_samples *s) {
-    tn_sample_unary(s, -2.9, 2.9);
-    tn_sample_unary(s, 3.1, 5.0);
-    tn_sample_unary(s, -5.0, -3.1);
-}
-
 const tn_op tn__op_hardsigmoid = {
     .name = "hardsigmoid",
     .inputs = {"x"},
     .shape = tn__shape_float,
     .compose = hardsigmoid_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = hardsigmoid_samples,
+    .samples = "{-2.9:2.9} *; {3.1:5} *; {-5:-3.1} *",
 };
 
 tn_tensor *tn_hardsigmoid(tn_tensor *x) {

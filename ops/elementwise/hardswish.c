@@ -16,7 +16,6 @@ static tn_status hardswish_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_HARDSWISH_GRAD, b->x[0]);
 }
 
-TN_UNARY(hardswish, TN_HARDSWISH, float,
-         BETWEEN(-2.9, 2.9) BETWEEN(3.1, 5.0) BETWEEN(-5.0, -3.1) AT(-100.0, 100.0, 0.0),
+TN_UNARY(hardswish, TN_HARDSWISH, float, "{-2.9:2.9} *; {3.1:5} *; {-5:-3.1} *; [3]=(-100, 100, 0)",
          .saves = TN_SAVES_INPUT(0), .backward_kernel = hardswish_backward_kernel,
          .flags = TN_OP_WIDE)

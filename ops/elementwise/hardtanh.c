@@ -36,13 +36,6 @@ static tn_status hardtanh_backward_kernel(const tn_op_back *b) {
     return tn__slope_back(b, TN_HARDTANH_SLOPE_K, args->low, args->high);
 }
 
-static void hardtanh_samples(tn_op_samples *s) {
-    static const hardtanh_args one = {-1.0, 1.0}, six = {0.0, 6.0}, wide = {-2.5, 0.25};
-    tn__sample_unary_with(s, -3.0, 3.0, "min_val=-1.0, max_val=1.0", &one);
-    tn__sample_unary_with(s, -9.0, 9.0, "min_val=0.0, max_val=6.0", &six);
-    tn__sample_unary_with(s, -3.0, 3.0, "min_val=-2.5, max_val=0.25", &wide);
-}
-
 const tn_op tn__op_hardtanh = {
     .name = "hardtanh",
     .inputs = {"x"},
@@ -53,7 +46,7 @@ const tn_op tn__op_hardtanh = {
     .forward = hardtanh_forward,
     .backward = hardtanh_backward,
     .backward_kernel = hardtanh_backward_kernel,
-    .add_samples = hardtanh_samples,
+    .samples = "* low=-1.0, high=1.0; {-9:9} * low=0.0, high=6.0; {-3:3} * low=-2.5, high=0.25",
 };
 
 tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high) {

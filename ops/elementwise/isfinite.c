@@ -1,4 +1,4 @@
-/* y = whether x is neither NaN nor infinite
+/* y = whether x is NaN, an infinity of either sign, or neither
  *
  *     x: any shape and dtype       y: bool; no gradient
  */
@@ -6,7 +6,8 @@
 
 #include <math.h>
 
-tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f) {
+/* y = f(|x|, infinity); integers count as finite. */
+static tn_status compare_infinity(const tn_op_call *c, tn_compare f) {
     tn_tensor *x = c->in[0];
     if (!tn_dtype_is_float(x->dtype) || tn_count(x) == 0) { /* every integer is finite */
         return c->kernels->fill(c->ctx, c->y[0], f == TN_LT);
@@ -25,19 +26,25 @@ tn_status tn__compare_infinity(const tn_op_call *c, tn_compare f) {
     return status;
 }
 
-static tn_status isfinite_forward(const tn_op_call *c) {
-    return tn__compare_infinity(c, TN_LT);
+static tn_status compare_itself(const tn_op_call *c) {
+    return c->kernels->compare(c->ctx, TN_NE, c->y[0], c->x[0], c->x[0]);
 }
 
-const tn_op tn__op_isfinite = {
-    .name = "isfinite",
-    .inputs = {"x"},
-    .shapes = "any: ... -> bool: ...",
-    .forward = isfinite_forward,
-    .samples = "[7]; [3, 4]; [2, 3, 4]; []; [0]; [2, 0, 3]; [1]; [1, 1]; [5, 67]; "
-               "{once} [7]=(0, nan, inf, -inf, 1, 1e+300, -0)",
-};
+#define TN_IS(op_, run_)                                                     \
+    static tn_status op_##_forward(const tn_op_call *c) {                    \
+        return run_;                                                         \
+    }                                                                        \
+    const tn_op tn__op_##op_ = {                                             \
+        .name = #op_,                                                        \
+        .inputs = {"x"},                                                     \
+        .shapes = "any: ... -> bool: ...",                                   \
+        .forward = op_##_forward,                                            \
+        .samples = "*; {once} [8]=(0, nan, inf, -inf, 1, 1e+300, -nan, -0)", \
+    };                                                                       \
+    tn_tensor *tn_##op_(tn_tensor *x) {                                      \
+        return tn_apply1(&tn__op_##op_, NULL, x);                            \
+    }
 
-tn_tensor *tn_isfinite(tn_tensor *x) {
-    return tn_apply1(&tn__op_isfinite, NULL, x);
-}
+TN_IS(isnan, compare_itself(c))
+TN_IS(isinf, compare_infinity(c, TN_EQ))
+TN_IS(isfinite, compare_infinity(c, TN_LT))

@@ -23,14 +23,6 @@ static tn_status leaky_relu_backward_kernel(const tn_op_back *b) {
     return tn__slope_back(b, TN_LEAKY_RELU_SLOPE_K, ((const tn__scalar_args *)b->args)->k, 0.0);
 }
 
-/* Both sides of the kink at 0; a slope that does not keep the sign. */
-static void leaky_relu_samples(tn_op_samples *s) {
-    static const tn__scalar_args args[] = {{0.01}, {0.2}, {-0.5}};
-    tn__sample_unary_with(s, -3.0, 3.0, "negative_slope=0.01", &args[0]);
-    tn__sample_unary_with(s, -3.0, -0.1, "negative_slope=0.2", &args[1]);
-    tn__sample_unary_with(s, -3.0, 3.0, "negative_slope=-0.5", &args[2]);
-}
-
 const tn_op tn__op_leaky_relu = {
     .name = "leaky_relu",
     .inputs = {"x"},
@@ -41,7 +33,8 @@ const tn_op tn__op_leaky_relu = {
     .forward = leaky_relu_forward,
     .backward = leaky_relu_backward,
     .backward_kernel = leaky_relu_backward_kernel,
-    .add_samples = leaky_relu_samples,
+    /* Both sides of the kink at 0; a slope that does not keep the sign. */
+    .samples = "* k=0.01; {-3:-0.1} * k=0.2; {-3:3} * k=-0.5",
 };
 
 tn_tensor *tn_leaky_relu(tn_tensor *x, double slope) {

@@ -9,5 +9,4 @@ static void log_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div(g->dout[0], tn_op_saved_input(g, 0)));
 }
 
-TN_UNARY(log, TN_LOG, float, BETWEEN(0.1, 3.0) AT(1e-2, 1.0, 50.0, 1.001),
-         .saves = TN_SAVES_INPUT(0))
+TN_UNARY(log, TN_LOG, float, "{0.1:3} *; [4]=(1e-2, 1, 50, 1.001)", .saves = TN_SAVES_INPUT(0))

@@ -11,5 +11,5 @@ static void log1p_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div(g->dout[0], tn_add_scalar(tn_op_saved_input(g, 0), 1.0)));
 }
 
-TN_UNARY(log1p, TN_LOG1P, float, BETWEEN(-0.7, 3.0) AT(1e4, 0.0, -0.0, 1e-6, -1e-6, -0.99),
+TN_UNARY(log1p, TN_LOG1P, float, "{-0.7:3} *; [6]=(1e4, 0, -0, 1e-6, -1e-6, -0.99)",
          .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)

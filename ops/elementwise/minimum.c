@@ -15,6 +15,5 @@ static void minimum_backward(tn_op_grad *g) {
     if (g->wants[1]) { tn_op_give(g, 1, tn_where(tn_lt(a, b), zero, shared)); }
 }
 
-TN_BINARY(minimum, TN_MINIMUM, number2,
-          BETWEEN2(-3.0, 3.0, -3.0, 3.0) AT2_ONCE((1.0, -2.0, 0.0, 5.0), (1.0, -2.0, 3.0, -5.0)),
+TN_BINARY(minimum, TN_MINIMUM, number2, "** **; {once} [4]=(1, -2, 0, 5) [4]=(1, -2, 3, -5)",
           .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1))

@@ -16,5 +16,5 @@ static tn_status mish_backward_kernel(const tn_op_back *b) {
     return tn__binary_back(b, TN_MISH_GRAD, b->x[0]);
 }
 
-TN_UNARY(mish, TN_MISH, float, BETWEEN(-3.0, 3.0) AT(-100.0, 100.0, -15.0, 15.0, 0.0),
-         .saves = TN_SAVES_INPUT(0), .backward_kernel = mish_backward_kernel, .flags = TN_OP_WIDE)
+TN_UNARY(mish, TN_MISH, float, "*; [5]=(-100, 100, -15, 15, 0)", .saves = TN_SAVES_INPUT(0),
+         .backward_kernel = mish_backward_kernel, .flags = TN_OP_WIDE)

@@ -10,6 +10,5 @@ static void mul_backward(tn_op_grad *g) {
     if (g->wants[1]) { tn_op_give(g, 1, tn_mul(g->dout[0], tn_op_saved_input(g, 0))); }
 }
 
-TN_BINARY(mul, TN_MUL, number2,
-          BETWEEN2(-3.0, 3.0, -3.0, 3.0) AT2((0.0, -0.0, 50.0, 1e-3), (2.0, 3.0, -40.0, 1e-2)),
+TN_BINARY(mul, TN_MUL, number2, "** **; [4]=(0, -0, 50, 1e-3) [4]=(2, 3, -40, 1e-2)",
           .saves_for = {TN_SAVES_INPUT(1), TN_SAVES_INPUT(0)})

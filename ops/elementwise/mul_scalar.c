@@ -10,4 +10,4 @@ static void mul_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul_scalar(g->dout[0], k));
 }
 
-TN_UNARY_K(mul_scalar, TN_MUL_K, scalar, WITH_K(-2.5, -3.0, 3.0) WITH_K(0.0, -3.0, 3.0))
+TN_UNARY_K(mul_scalar, TN_MUL_K, scalar, "* k=-2.5; * k=0.0")

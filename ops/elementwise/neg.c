@@ -9,4 +9,4 @@ static void neg_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_neg(g->dout[0]));
 }
 
-TN_UNARY(neg, TN_NEG, number, BETWEEN(-3.0, 3.0))
+TN_UNARY(neg, TN_NEG, number, "*")

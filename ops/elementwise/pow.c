@@ -31,6 +31,6 @@ static void pow_backward(tn_op_grad *g) {
     }
 }
 
-TN_BINARY(pow, TN_POW, float2, BETWEEN2(0.3, 3.0, -2.0, 2.0),
+TN_BINARY(pow, TN_POW, float2, "{0.3:3, -2:2} ** **",
           .saves = TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1), .saves_for = {0, TN_SAVES_OUTPUT(0)},
           .flags = TN_OP_WIDE)

@@ -16,7 +16,6 @@ static void pow_scalar_backward(tn_op_grad *g) {
 }
 
 TN_UNARY_K(pow_scalar, TN_POW_K, float,
-           WITH_K(2.0, -3.0, 3.0) WITH_K(3.0, -2.0, 2.0) WITH_K(0.5, 0.2, 3.0)
-               WITH_K(-1.5, 0.5, 3.0) WITH_K(1.0, -3.0, 3.0) WITH_K(0.0, -3.0, 3.0)
-                   WITH_K(-2.0, -3.0, -0.5),
+           "* k=2.0; {-2:2} * k=3.0; {0.2:3} * k=0.5; {0.5:3} * k=-1.5; {-3:3} * k=1.0; * k=0.0; "
+           "{-3:-0.5} * k=-2.0",
            .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)

@@ -13,5 +13,5 @@ static void rdiv_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_div(tn_rdiv_scalar(x, -k), x)));
 }
 
-TN_UNARY_K(rdiv_scalar, TN_RDIV_K, float, WITH_K(1.0, 0.3, 3.0) WITH_K(-2.5, -3.0, -0.3),
+TN_UNARY_K(rdiv_scalar, TN_RDIV_K, float, "{0.3:3} * k=1.0; {-3:-0.3} * k=-2.5",
            .saves = TN_SAVES_INPUT(0), .flags = TN_OP_WIDE)

@@ -17,5 +17,5 @@ static void relu_backward(tn_op_grad *g) {
 }
 
 /* Both sides of the kink at 0, near it too. */
-TN_UNARY(relu, TN_RELU, float, BETWEEN(0.1, 3.0) BETWEEN(-3.0, 3.0) AT(-1e-2, 1e-2, -100.0, 100.0),
+TN_UNARY(relu, TN_RELU, float, "{0.1:3} *; {-3:3} *; [4]=(-1e-2, 1e-2, -100, 100)",
          .saves = TN_SAVES_OUTPUT(0), .backward_kernel = relu_backward_kernel)

@@ -5,11 +5,7 @@
  *
  * For integers x % 0 is x, for floats NaN. Computed as fmod, plus b where that has the other sign.
  */
-#include "ops/op.h"
-
-static tn_status remainder_forward(const tn_op_call *c) {
-    return tn__binary(c, TN_REMAINDER);
-}
+#include "ops/elementwise/rows.h"
 
 static void remainder_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0];
@@ -23,20 +19,8 @@ static void remainder_backward(tn_op_grad *g) {
     }
 }
 
-const tn_op tn__op_remainder = {
-    .name = "remainder",
-    .inputs = {"a", "b"},
-    .saves_for = {0, TN_SAVES_INPUT(0) | TN_SAVES_INPUT(1) | TN_SAVES_OUTPUT(0)},
-    .shape = tn__shape_number2,
-    .forward = remainder_forward,
-    .backward = remainder_backward,
-    .flags = TN_OP_WIDE,
-    .add_samples = tn__fmod_samples,
-};
-
-tn_tensor *tn_remainder(tn_tensor *a, tn_tensor *b) {
-    return tn_apply2(&tn__op_remainder, NULL, a, b);
-}
+TN_BINARY(remainder, TN_REMAINDER, number2, TN__FMOD_SAMPLES,
+          .saves_for = {0, TN_SAVES_INPUTS | TN_SAVES_OUTPUT(0)}, .flags = TN_OP_WIDE)
 
 tn_tensor *tn_remainder_scalar(tn_tensor *x, double k) {
     return tn_remainder(x, tn__filled_divisor(x, k, "remainder_scalar"));

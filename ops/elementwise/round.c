@@ -9,5 +9,4 @@ static void round_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_zeros_like(g->dout[0]));
 }
 
-TN_UNARY(round, TN_ROUND, float,
-         BETWEEN(0.1, 0.4) BETWEEN(-2.9, -2.6) AT(-1.25, 3.75, 100.25, -0.25))
+TN_UNARY(round, TN_ROUND, float, "{0.1:0.4} *; {-2.9:-2.6} *; [4]=(-1.25, 3.75, 100.25, -0.25)")

@@ -10,5 +10,5 @@ static void rsqrt_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_mul_scalar(tn_mul(y, tn_square(y)), -0.5)));
 }
 
-TN_UNARY(rsqrt, TN_RSQRT, float, BETWEEN(0.3, 4.0) AT(1e-1, 1.0, 100.0),
-         .saves = TN_SAVES_OUTPUT(0), .flags = TN_OP_WIDE)
+TN_UNARY(rsqrt, TN_RSQRT, float, "{0.3:4} *; [3]=(1e-1, 1, 100)", .saves = TN_SAVES_OUTPUT(0),
+         .flags = TN_OP_WIDE)

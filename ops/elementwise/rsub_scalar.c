@@ -9,4 +9,4 @@ static void rsub_scalar_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_neg(g->dout[0]));
 }
 
-TN_UNARY_K(rsub_scalar, TN_RSUB_K, scalar, WITH_K(1.0, -3.0, 3.0) WITH_K(-0.75, -3.0, 3.0))
+TN_UNARY_K(rsub_scalar, TN_RSUB_K, scalar, "* k=1.0; * k=-0.75")

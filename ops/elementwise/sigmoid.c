@@ -15,6 +15,6 @@ static void sigmoid_backward(tn_op_grad *g) {
 }
 
 /* In the tails exp must not overflow into NaN. */
-TN_UNARY(sigmoid, TN_SIGMOID, float, BETWEEN(-4.0, 4.0) AT(0.0, -0.0, 90.0, -90.0, -300.0, 300.0),
+TN_UNARY(sigmoid, TN_SIGMOID, float, "{-4:4} *; [6]=(0, -0, 90, -90, -300, 300)",
          .saves = TN_SAVES_OUTPUT(0), .backward_kernel = sigmoid_backward_kernel,
          .flags = TN_OP_WIDE)

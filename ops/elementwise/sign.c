@@ -9,4 +9,4 @@ static void sign_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_zeros_like(g->dout[0]));
 }
 
-TN_UNARY(sign, TN_SIGN, number, BETWEEN(0.1, 3.0) BETWEEN(-3.0, -0.1))
+TN_UNARY(sign, TN_SIGN, number, "{0.1:3} *; {-3:-0.1} *")

@@ -18,5 +18,5 @@ static void silu_backward(tn_op_grad *g) {
 }
 
 /* The minimum at x = -1.278, both tails (exp must not overflow), and zero. */
-TN_UNARY(silu, TN_SILU, float, BETWEEN(-3.0, 3.0) AT(-1.278, 0.0, -0.0, -90.0, 90.0, -300.0, 300.0),
+TN_UNARY(silu, TN_SILU, float, "*; [7]=(-1.278, 0, -0, -90, 90, -300, 300)",
          .saves = TN_SAVES_INPUT(0), .backward_kernel = silu_backward_kernel, .flags = TN_OP_WIDE)

@@ -40,14 +40,6 @@ static tn_status softplus_backward_kernel(const tn_op_back *b) {
     return tn__slope_back(b, TN_SOFTPLUS_SLOPE_K, args->beta, args->threshold);
 }
 
-static void softplus_samples(tn_op_samples *s) {
-    static const softplus_args plain = {1.0, 20.0}, steep = {3.0, 4.0}, never = {1.0, INFINITY};
-    tn__sample_unary_with(s, -3.0, 3.0, "beta=1, threshold=20", &plain);
-    tn__sample_unary_with(s, 1.5, 9.0, "beta=3, threshold=4", &steep);
-    tn__sample_unary_with(s, -60.0, -10.0, "beta=1, threshold=20", &plain);
-    tn__sample_unary_with(s, 15.0, 60.0, "beta=1, threshold=float('inf')", &never);
-}
-
 const tn_op tn__op_softplus = {
     .name = "softplus",
     .inputs = {"x"},
@@ -59,7 +51,8 @@ const tn_op tn__op_softplus = {
     .backward = softplus_backward,
     .backward_kernel = softplus_backward_kernel,
     .flags = TN_OP_WIDE,
-    .add_samples = softplus_samples,
+    .samples = "* beta=1, threshold=20; {1.5:9} * beta=3, threshold=4; "
+               "{-60:-10} * beta=1, threshold=20; {15:60} * beta=1, threshold=inf",
 };
 
 tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold) {

@@ -11,4 +11,4 @@ static void sqrt_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_div(g->dout[0], tn_mul_scalar(tn_op_saved_output(g, 0), 2.0)));
 }
 
-TN_UNARY(sqrt, TN_SQRT, float, BETWEEN(0.1, 4.0) AT(1e-2, 1.0, 100.0), .saves = TN_SAVES_OUTPUT(0))
+TN_UNARY(sqrt, TN_SQRT, float, "{0.1:4} *; [3]=(1e-2, 1, 100)", .saves = TN_SAVES_OUTPUT(0))

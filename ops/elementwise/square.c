@@ -9,5 +9,4 @@ static void square_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_mul_scalar(tn_op_saved_input(g, 0), 2.0)));
 }
 
-TN_UNARY(square, TN_SQUARE, number, BETWEEN(-3.0, 3.0) AT(0.0, -0.0, -30.0, 1e-3),
-         .saves = TN_SAVES_INPUT(0))
+TN_UNARY(square, TN_SQUARE, number, "*; [4]=(0, -0, -30, 1e-3)", .saves = TN_SAVES_INPUT(0))

@@ -10,4 +10,4 @@ static void sub_backward(tn_op_grad *g) {
     if (g->wants[1]) { tn_op_give(g, 1, tn_neg(g->dout[0])); }
 }
 
-TN_BINARY(sub, TN_SUB, number2, BETWEEN2(-3.0, 3.0, -3.0, 3.0))
+TN_BINARY(sub, TN_SUB, number2, "** **")

@@ -9,5 +9,5 @@ static void tan_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(g->dout[0], tn_add_scalar(tn_square(tn_op_saved_output(g, 0)), 1.0)));
 }
 
-TN_UNARY(tan, TN_TAN, float, BETWEEN(-1.2, 1.2) BETWEEN(2.0, 4.0) AT(0.0, -0.0, 1e-4),
+TN_UNARY(tan, TN_TAN, float, "{-1.2:1.2} *; {2:4} *; [3]=(0, -0, 1e-4)",
          .saves = TN_SAVES_OUTPUT(0), .flags = TN_OP_WIDE)

@@ -15,5 +15,5 @@ static void tanh_backward(tn_op_grad *g) {
 }
 
 /* Both tails are flat: the result is 1 and the gradient 0. */
-TN_UNARY(tanh, TN_TANH, float, BETWEEN(-3.0, 3.0) AT(0.0, -0.0, 20.0, -20.0, 1e-3, -300.0, 300.0),
+TN_UNARY(tanh, TN_TANH, float, "*; [7]=(0, -0, 20, -20, 1e-3, -300, 300)",
          .saves = TN_SAVES_OUTPUT(0), .backward_kernel = tanh_backward_kernel, .flags = TN_OP_WIDE)

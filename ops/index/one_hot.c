@@ -8,10 +8,10 @@
 bool tn__index_within(tn_tensor *index, int64_t size, const char *operation) {
     if (tn_count(index) == 0) { return true; }
     TN_SCOPE;
-    double least = tn_item(tn_min(index, TN_DIMS(), false));
-    double most = tn_item(tn_max(index, TN_DIMS(), false));
-    if (least >= 0.0 && most < (double)size) { return true; }
-    tn__raise(TN_EINDEX, operation, "index %.0f is outside [0, %lld)", least < 0.0 ? least : most,
+    double min = tn_item(tn_min(index, TN_DIMS(), false));
+    double max = tn_item(tn_max(index, TN_DIMS(), false));
+    if (min >= 0.0 && max < (double)size) { return true; }
+    tn__raise(TN_EINDEX, operation, "index %.0f is outside [0, %lld)", min < 0.0 ? min : max,
               (long long)size);
     return false;
 }

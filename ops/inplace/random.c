@@ -39,12 +39,12 @@ tn_tensor *tn_uniform_(tn_tensor *x, double low, double high, tn_generator *g) {
         return tn_inert();
     }
     if (!tn__settable(x, "uniform_")) { return tn_inert(); }
-    double most = dtype_largest(x->dtype);
-    if (!(low >= -most && high <= most && isfinite(high - low))) {
+    double max = dtype_largest(x->dtype);
+    if (!(low >= -max && high <= max && isfinite(high - low))) {
         tn__raise(
             TN_EVALUE, "uniform_",
             "low is %g and high is %g (%s goes up to %g, and their difference must be finite)", low,
-            high, tn_dtype_name(x->dtype), most);
+            high, tn_dtype_name(x->dtype), max);
         return tn_inert();
     }
     return draw_in_place(x, TN_UNIFORM, low, high, g, "uniform_");

@@ -204,118 +204,30 @@ static tn_tensor *einsum_compose(tn_op_call *c) {
     return y == c->in[0] ? tn_identity(y) : y;
 }
 
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-enum { DRAWN = 24, DRAWN_LETTERS = 4 };
-
-typedef struct einsum_draw {
-    uint64_t seed, at;
-} einsum_draw;
-
-static int draw_below(einsum_draw *d, int n) {
-    return (int)(tn_philox(d->seed, 5, 0, d->at++).word[0] % (unsigned)n);
-}
-
-/* Up to three operands with any of four letters, some twice, some with "..."; the result given or
- * not. `text` begins with "equation='". */
-static tn_sample drawn_sample(uint64_t seed, char *text, tn__einsum_args *args) {
-    einsum_draw d = {.seed = seed};
-    char *at = args->equation;
-    bool used[DRAWN_LETTERS] = {false}, dots = false;
-    int64_t size[DRAWN_LETTERS];
-    tn_sample sample = {.text = text, .args = args, .inputs = 1 + draw_below(&d, 3)};
-    for (int i = 0; i < DRAWN_LETTERS; i++) {
-        size[i] = 1 + draw_below(&d, 3);
-    }
-    for (int k = 0; k < sample.inputs; k++) {
-        tn_dims dims = {0};
-        int letters = draw_below(&d, 4),
-            before = draw_below(&d, 3) ? -1 : draw_below(&d, letters + 1);
-        for (int i = 0; i <= letters; i++) {
-            if (i == before) {
-                at = stpcpy(at, "...");
-                dots = true;
-                for (int n = draw_below(&d, 3); n > 0; n--) {
-                    dims.size[dims.ndim++] = n == 2 && draw_below(&d, 2) ? 1 : 1 + n;
-                }
-            }
-            if (i < letters) {
-                int letter = draw_below(&d, DRAWN_LETTERS);
-                *at++ = (char)('i' + letter);
-                used[letter] = true;
-                dims.size[dims.ndim++] = size[letter];
-            }
-        }
-        *at++ = ',';
-        sample.in[k] = tn_spec_real(dims, -1.0, 1.0);
-    }
-    at--; /* the last comma */
-    if (draw_below(&d, 3)) {
-        at = stpcpy(at, "->");
-        for (int i = 0, first = draw_below(&d, DRAWN_LETTERS); i < DRAWN_LETTERS; i++) {
-            int letter = (first + 3 * i) % DRAWN_LETTERS;
-            if (used[letter] && draw_below(&d, 2)) { *at++ = (char)('i' + letter); }
-        }
-        if (dots) { at = stpcpy(at, "..."); }
-    }
-    *at = 0;
-    snprintf(text, sizeof args->equation + 16, "equation='%s'", args->equation);
-    return sample;
-}
-
-/* Products of all kinds, diagonals, sums, "..." that broadcast, nothing to sum over; then random
- * ones. */
-static void einsum_samples(tn_op_samples *s) {
-    static const struct {
-        const char *text;
-        tn__einsum_args args;
-        int inputs;
-        tn_dims dims[3];
-    } each[] = {
-#define SAMPLE(equation, ...) {"equation='" equation "'", {equation}, __VA_ARGS__}
-        SAMPLE("ij,jk->ik", 2, {{2, {3, 4}}, {2, {4, 5}}}),
-        SAMPLE("ij,jk", 2, {{2, {3, 4}}, {2, {4, 67}}}),
-        SAMPLE("bij,bkj->bik", 2, {{3, {2, 3, 4}}, {3, {2, 5, 4}}}),
-        SAMPLE("bhqd,bhkd->bhqk", 2, {{4, {2, 2, 3, 4}}, {4, {2, 2, 3, 4}}}),
-        SAMPLE("...ij,...jk->...ik", 2, {{4, {2, 1, 2, 3}}, {3, {3, 3, 2}}}),
-        SAMPLE("i...,j...", 2, {{2, {2, 3}}, {2, {3, 1}}}),
-        SAMPLE("ij -> ji", 1, {{2, {3, 4}}}),
-        SAMPLE("ij->ij", 1, {{2, {3, 4}}}),
-        SAMPLE("ij->", 1, {{2, {3, 4}}}),
-        SAMPLE("ii", 1, {{2, {3, 3}}}),
-        SAMPLE("ii->i", 1, {{2, {4, 4}}}),
-        SAMPLE("ijik->kj", 1, {{4, {2, 3, 2, 2}}}),
-        SAMPLE("iii->i", 1, {{3, {3, 3, 3}}}),
-        SAMPLE("i,j->ij", 2, {{1, {3}}, {1, {4}}}),
-        SAMPLE("ij,ij->", 2, {{2, {3, 4}}, {2, {3, 4}}}),
-        SAMPLE("ij,j", 2, {{2, {3, 4}}, {1, {1}}}),
-        SAMPLE("ab , bc , cd -> ad", 3, {{2, {2, 3}}, {2, {3, 4}}, {2, {4, 2}}}),
-        SAMPLE("bi,ij,bj->b", 3, {{2, {3, 2}}, {2, {2, 4}}, {2, {3, 4}}}),
-        SAMPLE("Ba,aB", 2, {{2, {2, 3}}, {2, {3, 2}}}),
-        SAMPLE("ij,jk->ik", 2, {{2, {3, 0}}, {2, {0, 2}}}),
-#undef SAMPLE
-    };
-    static char text[DRAWN][160];
-    static tn__einsum_args args[DRAWN];
-    for (size_t i = 0; i < sizeof each / sizeof *each; i++) {
-        tn_sample sample = {.text = each[i].text, .args = &each[i].args, .inputs = each[i].inputs};
-        for (int k = 0; k < sample.inputs; k++) {
-            sample.in[k] = tn_spec_real(each[i].dims[k], -1.0, 1.0);
-        }
-        tn_sample_add(s, &sample);
-    }
-    for (int i = 0; i < DRAWN; i++) {
-        tn_sample sample = drawn_sample((uint64_t)i, text[i], &args[i]);
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_einsum = {
     .name = "einsum",
     .args_size = sizeof(tn__einsum_args),
+    .fields = {TN_FIELD(tn__einsum_args, equation)},
     .shape = einsum_shape,
     .compose = einsum_compose,
-    .add_samples = einsum_samples,
+    /* Products of all kinds, diagonals, sums, "..." that broadcast, nothing to sum over. */
+    .samples = "{-1:1} [3, 4] [4, 5] equation='ij,jk->ik'; [3, 4] [4, 67] equation='ij,jk'; "
+               "[2, 3, 4] [2, 5, 4] equation='bij,bkj->bik'; "
+               "[2, 2, 3, 4] [2, 2, 3, 4] equation='bhqd,bhkd->bhqk'; "
+               "[2, 1, 2, 3] [3, 3, 2] equation='...ij,...jk->...ik'; "
+               "[2, 3] [3, 1] equation='i...,j...'; [3, 4] equation='ij -> ji'; "
+               "[3, 4] equation='ij->ij'; [3, 4] equation='ij->'; [3, 3] equation='ii'; "
+               "[4, 4] equation='ii->i'; [2, 3, 2, 2] equation='ijik->kj'; "
+               "[3, 3, 3] equation='iii->i'; [3] [4] equation='i,j->ij'; "
+               "[3, 4] [3, 4] equation='ij,ij->'; [3, 4] [1] equation='ij,j'; "
+               "[2, 3] [3, 4] [4, 2] equation='ab , bc , cd -> ad'; "
+               "[3, 2] [2, 4] [3, 4] equation='bi,ij,bj->b'; [2, 3] [3, 2] equation='Ba,aB'; "
+               "[3, 0] [0, 2] equation='ij,jk->ik'; [] [2, 2] [1, 2, 2] equation=',i...,jii'; "
+               "[] equation=''; [] equation='->'; "
+               "[1, 2, 3, 2] [3] [1, 2] equation='j...li,l,...'; "
+               "[1, 3, 3] [1] equation='i...ll,j...->il...'; "
+               "[3, 3, 3] [3, 3, 2] [3, 3, 3] equation='ii...j,ll...,lj...l->j...'; "
+               "[2, 2] [3, 2] equation='ij,...->...'; [1, 3, 1, 2] [3] equation='lj...,i->ji...'",
 };
 
 tn_tensor *tn_einsum(const char *equation, tn_tensor *const *t, int n) {

@@ -32,30 +32,18 @@ static tn_tensor *bce_compose(tn_op_call *c) {
     return tn__loss_reduced(weight ? tn_mul(each, weight) : each, args->how);
 }
 
-static void bce_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
-    static const double x[] = {0.1, 0.9}, target[] = {0.0, 1.0};
-    tn__loss_samples(s, 3, args, text, 3, x, target);
-    const tn_sample weighted = {
-        .text = "reduction='none'",
-        .args = &args[2],
-        .inputs = 3,
-        .in = {tn_spec_real(TN_DIMS(3, 4), 0.1, 0.9), tn_spec_real(TN_DIMS(3, 4), 0.0, 1.0),
-               tn_spec_real(TN_DIMS(4), 0.5, 2.0)},
-    };
-    tn_sample_add(s, &weighted);
-}
-
 const tn_op tn__op_bce = {
     .name = "bce",
     .inputs = {"x", "target", "weight"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how)},
     .optional = 1u << 2,
     .shape = tn__loss_shape,
     .compose = bce_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = bce_samples,
+    .samples = "{0.1:0.9, 0:1, 0.5:2} * * -; * * - reduction='sum'; * * - reduction='none'; "
+               "[3, 4] [3, 4] [4] reduction='none'",
+    .sample_args = &(const tn__loss_args){TN_MEAN, 0.0},
 };
 
 /* False after raising. The shape rule reports anything else wrong with t. */

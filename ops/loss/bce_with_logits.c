@@ -27,34 +27,20 @@ static tn_tensor *bce_with_logits_compose(tn_op_call *c) {
 }
 
 /* Logits whose sigmoid is 0 or 1 in single precision; each weight, and both. */
-static void bce_with_logits_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {{.how = TN_MEAN}, {.how = TN_SUM}, {.how = TN_NONE}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum'", "reduction='none'"};
-    static const double x[] = {-4.0, 4.0}, target[] = {0.0, 1.0}, far[] = {-60.0, 60.0};
-    tn__loss_samples(s, 4, args, text, 3, x, target);
-    tn__loss_samples(s, 4, &args[2], &text[2], 1, far, target);
-    tn_spec weight = tn_spec_real(TN_DIMS(3, 1), 0.5, 2.0), none = {.kind = TN_SPEC_ABSENT};
-    for (int k = 0; k < 3; k++) {
-        tn_sample sample = {
-            .text = text[k],
-            .args = &args[k],
-            .inputs = 4,
-            .in = {tn_spec_real(TN_DIMS(3, 4), -4.0, 4.0), tn_spec_real(TN_DIMS(3, 4), 0.0, 1.0),
-                   k == 1 ? none : weight, k == 0 ? none : tn_spec_real(TN_DIMS(4), 0.5, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_bce_with_logits = {
     .name = "bce_with_logits",
     .inputs = {"x", "target", "weight", "pos_weight"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how)},
     .optional = 1u << 2 | 1u << 3,
     .shape = tn__loss_shape,
     .compose = bce_with_logits_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = bce_with_logits_samples,
+    .samples = "{-4:4, 0:1, 0.5:2, 0.5:3} * * - -; * * - - reduction='sum'; "
+               "* * - - reduction='none'; [3, 4] [3, 4] [3, 1] -; "
+               "[3, 4] [3, 4] - [4] reduction='sum'; [3, 4] [3, 4] [3, 1] [4] reduction='none'; "
+               "{-60:60, 0:1} * * - - reduction='none'",
+    .sample_args = &(const tn__loss_args){TN_MEAN, 0.0},
 };
 
 tn_bce_options tn_bce_defaults(void) {

@@ -38,7 +38,7 @@ static bool cosine_similarity_shape(tn_op_call *c) {
 }
 
 static tn_tensor *to_length_one(tn_tensor *x, int dim, double eps) {
-    tn_tensor *length = tn__length_of(tn_sum(tn_square(x), TN_DIMS(dim), true));
+    tn_tensor *length = tn__sqrt_or_zero(tn_sum(tn_square(x), TN_DIMS(dim), true));
     return tn_div(x, tn_clamp(length, eps, INFINITY));
 }
 

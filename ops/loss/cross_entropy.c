@@ -59,12 +59,12 @@ static tn_status check_labels(tn_context *ctx, const tn_cross_entropy_args *args
 
 /* dx = g (exp(x - most - log_total) - (1 - s) [at the target] - s / c) in row i. */
 static void store_gradient(const tn_cross_entropy_args *args, const tn_desc *dx, const tn_desc *x,
-                           int64_t i, int64_t target, double g, double most, double log_total) {
+                           int64_t i, int64_t target, double g, double max, double log_total) {
     int64_t c = x->size[1];
     double s = args->label_smoothing;
     for (int64_t j = 0; j < c; j++) {
         double wanted = (j == target ? 1 - s : 0) + s / (double)c;
-        double p = exp(load_float(x, i * x->stride[0] + j * x->stride[1]) - most - log_total);
+        double p = exp(load_float(x, i * x->stride[0] + j * x->stride[1]) - max - log_total);
         store_float(dx, i * dx->stride[0] + j * dx->stride[1],
                     target == TN__IGNORED ? 0 : g * (p - wanted));
     }
@@ -78,25 +78,25 @@ static tn_status rows_host(const tn_op_call *call) {
     tn_status status = check_labels(call->ctx, args, label, c);
     for (int64_t i = 0; i < rows && status == TN_OK; i++) {
         int64_t row = i * x->stride[0], target = target_at(args, label, i, c);
-        double most = -INFINITY, sum = 0, below = 0, s = args->label_smoothing, value = 0;
+        double max = -INFINITY, sum = 0, below = 0, s = args->label_smoothing, value = 0;
         for (int64_t j = 0; j < c; j++) {
-            most = fmax(most, load_float(x, row + j * x->stride[1]));
+            max = fmax(max, load_float(x, row + j * x->stride[1]));
         }
         for (int64_t j = 0; j < c; j++) {
-            double shifted = load_float(x, row + j * x->stride[1]) - most;
+            double shifted = load_float(x, row + j * x->stride[1]) - max;
             below += shifted;
             sum += exp(shifted);
         }
         if (target >= 0) {
-            value = (1 - s) * (log(sum) - (load_float(x, row + target * x->stride[1]) - most));
+            value = (1 - s) * (log(sum) - (load_float(x, row + target * x->stride[1]) - max));
             value += s > 0 ? s * (log(sum) - below / (double)c)
                            : 0; /* a logit of -inf must not make 0 * inf */
         }
         store_float(loss, i * loss->stride[0], value);
-        store_float(top, i * top->stride[0], most);
+        store_float(top, i * top->stride[0], max);
         store_float(log_sum, i * log_sum->stride[0], log(sum));
         if (args->ahead != 0) {
-            store_gradient(args, call->y[3], x, i, target, load_float(call->y[4], 0), most,
+            store_gradient(args, call->y[3], x, i, target, load_float(call->y[4], 0), max,
                            log(sum));
         }
     }

@@ -31,9 +31,6 @@
 
 enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, INPUTS };
 
-/* For the composition: log 0, but finite, so that sums stay finite. */
-#define NEVER (-1e30)
-
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
 static bool check_shapes(tn_op_call *c) {
@@ -88,8 +85,8 @@ static int64_t index_at(const tn_desc *d, int64_t i) {
     return tn__host_index(d->data, d->dtype, i * d->stride[d->ndim - 1]);
 }
 
-static int64_t length_between(int64_t length, int64_t most) {
-    return length < 0 ? 0 : length < most ? length : most;
+static int64_t length_between(int64_t length, int64_t max) {
+    return length < 0 ? 0 : length < max ? length : max;
 }
 
 static sequence sequence_at(const ctc_job *j, int64_t n) {
@@ -305,128 +302,6 @@ static tn_status ctc_host_backward(const tn_op_back *b) {
     return run_job(b->ctx, &j);
 }
 
-/* ---- Composition ----------------------------------------------------------------------------- */
-
-/* The tensor's integers, on the host; NULL after raising. */
-static int64_t *read_whole(const tn_op *op, tn_tensor *t) {
-    TN_SCOPE;
-    int64_t n = tn_count(t), *values = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*values));
-    if (!values) {
-        tn__raise(TN_ENOMEM, op->name, "out of memory for %lld numbers", (long long)n);
-    } else if (tn_copy_out(tn_cast(t, TN_I64), values) != TN_OK) {
-        free(values);
-        values = NULL;
-    }
-    return values;
-}
-
-/* What does not depend on the frame, for all sequences: (N, W), W = 2 longest + 1. */
-typedef struct ctc_states {
-    tn_tensor *classes;            /* i64: e_s, the blank after a sequence's states */
-    tn_tensor *skip, *begin, *end; /* bool: s follows s - 2; sequences begin and end in s */
-} ctc_states;
-
-static tn_tensor *filled_states(tn_dims dims, const int64_t *class, const bool *flag,
-                                tn_device device) {
-    return tn_to(class ? tn_from_data(class, dims, TN_I64) : tn_from_data(flag, dims, TN_BOOL),
-                 device);
-}
-
-/* With the same functions as the loops. */
-static bool make_states(const tn_op_call *c, const ctc_job *j, ctc_states *to) {
-    int64_t W = 2 * j->longest + 1, count = j->N * W;
-    size_t size = (size_t)(count > 0 ? count : 1);
-    int64_t *class = tn__malloc(size * sizeof(*class));
-    bool *flags = tn__calloc(size, 3 * sizeof(*flags));
-    bool *skip = flags, *begin = flags + size, *end = flags + 2 * size, made = class && flags;
-    for (int64_t i = 0; made && i < count; i++) {
-        sequence q = sequence_at(j, i / W);
-        int64_t s = i % W;
-        bool there = s < q.states;
-        class[i] = there ? state_class(&q, s) : j->options->blank;
-        skip[i] = there && may_skip(&q, s);
-        begin[i] = there && s < 2;
-        end[i] = there && s + 2 >= q.states;
-    }
-    if (made) {
-        tn_dims dims = TN_DIMS(j->N, W);
-        tn_device device = tn_device_of(c->in[X]);
-        to->classes = filled_states(dims, class, NULL, device);
-        to->skip = filled_states(dims, NULL, skip, device);
-        to->begin = filled_states(dims, NULL, begin, device);
-        to->end = filled_states(dims, NULL, end, device);
-    } else {
-        tn__raise(TN_ENOMEM, c->op->name, "out of memory for %lld states", (long long)count);
-    }
-    free(class);
-    free(flags);
-    return made && tn_error() == TN_OK;
-}
-
-/* alpha, shifted by n states: s gets the value of s - n. */
-static tn_tensor *shifted_states(tn_tensor *alpha, tn_tensor *never, int64_t n) {
-    int64_t W = tn_size(alpha, 1);
-    tn_tensor *parts[] = {tn_narrow(never, 1, 0, n), tn_narrow(alpha, 1, 0, W - n)};
-    return tn_cat(parts, 2, 1);
-}
-
-/* -log p of each sequence, (N); at least -NEVER where there is no alignment. */
-static tn_tensor *compose_losses(tn_op_call *c, const ctc_states *known, int64_t W) {
-    tn_tensor *p = tn_log_softmax(c->in[X], 2), *frames = tn_unsqueeze(c->in[INPUT_LENGTHS], 1);
-    tn_tensor *never = tn__filled(p, TN_DIMS(tn_size(p, 1), W), NEVER), *alpha = never;
-    for (int64_t t = 0; t < tn_size(p, 0); t++) {
-        tn_tensor *emits = tn_gather(tn_select(p, 0, t), 1, known->classes), *next;
-        if (t == 0) {
-            next = tn_where(known->begin, emits, never);
-        } else if (W == 1) {
-            next = tn_add(alpha, emits);
-        } else {
-            tn_tensor *ways[] = {alpha, shifted_states(alpha, never, 1),
-                                 tn_where(known->skip, shifted_states(alpha, never, 2), never)};
-            next = tn_add(tn_logsumexp(tn_stack(ways, 3, 2), TN_DIMS(2), false), emits);
-        }
-        alpha = tn_where(tn_gt(frames, tn__constant(frames, (double)t)), next, alpha);
-    }
-    return tn_neg(tn_logsumexp(tn_where(known->end, alpha, never), TN_DIMS(1), false));
-}
-
-static tn_tensor *ctc_compose(tn_op_call *c) {
-    const tn_ctc_options *o = c->args;
-    int64_t *targets = read_whole(c->op, c->in[TARGETS]),
-            *labels = read_whole(c->op, c->in[TARGET_LENGTHS]);
-    ctc_job j = {.options = o, .N = tn_size(c->in[X], 1)};
-    tn_tensor *loss = tn_inert();
-    if (targets && labels) {
-        tn_tensor *rows = c->in[TARGETS];
-        j.targets = tn_ndim(rows) == 1 ? tn__desc_vector(targets, TN_I64, tn_count(rows))
-                                       : (tn_desc){.data = targets,
-                                                   .dtype = TN_I64,
-                                                   .ndim = 2,
-                                                   .size = {tn_size(rows, 0), tn_size(rows, 1)},
-                                                   .stride = {tn_size(rows, 1), 1}};
-        j.target_lengths = j.input_lengths = tn__desc_vector(labels, TN_I64, j.N);
-        for (int64_t n = 0; n < j.N; n++) {
-            int64_t own = sequence_at(&j, n).labels;
-            j.longest = own > j.longest ? own : j.longest;
-        }
-        ctc_states known;
-        loss = make_states(c, &j, &known) ? compose_losses(c, &known, 2 * j.longest + 1) : loss;
-    }
-    free(targets);
-    free(labels);
-    if (tn_is_inert(loss)) { return loss; }
-    /* no frames and no labels */
-    tn_tensor *lengths = c->in[TARGET_LENGTHS], *frames = c->in[INPUT_LENGTHS];
-    tn_tensor *both = tn_add(tn_cast(lengths, TN_I64), tn_cast(frames, TN_I64));
-    loss = tn_where(tn_eq(both, tn__constant(both, 0.0)), tn__constant(loss, 0.0), loss);
-    tn_tensor *lost = tn_gt(loss, tn__constant(loss, -NEVER / 10));
-    loss = tn_where(lost, tn__constant(loss, o->zero_infinity ? 0.0 : INFINITY), loss);
-    if (o->reduction == TN_NONE) { return loss; }
-    if (o->reduction == TN_SUM) { return tn_sum_all(loss); }
-    tn_tensor *one = tn__constant(loss, 1.0);
-    return tn_mean_all(tn_div(loss, tn_maximum(tn_cast(lengths, tn_dtype_of(loss)), one)));
-}
-
 /* ---- Samples --------------------------------------------------------------------------------- */
 
 static void add_sample(tn_op_samples *s, const char *text, const tn_ctc_options *o, tn_dims x,
@@ -468,8 +343,6 @@ const tn_op tn__op_ctc = {
     .saves = TN_SAVES_INPUTS,
     .shape = ctc_shape,
     .host = {ctc_host, ctc_host_backward},
-    .compose = ctc_compose,
-    .flags = TN_OP_WIDE,
     .add_samples = ctc_samples,
 };
 
@@ -477,13 +350,25 @@ tn_ctc_options tn_ctc_defaults(void) {
     return (tn_ctc_options){.blank = 0, .reduction = TN_MEAN, .from_defaults = true};
 }
 
+/* The tensor's integers, on the host; NULL after raising. */
+static int64_t *read_whole(tn_tensor *t) {
+    TN_SCOPE;
+    int64_t n = tn_count(t),
+            *values = tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(*values), "ctc");
+    if (values && tn_copy_out(tn_cast(t, TN_I64), values) != TN_OK) {
+        free(values);
+        values = NULL;
+    }
+    return values;
+}
+
 /* False after raising: lengths[n] is not in 0 … most. */
-static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, int64_t most,
+static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, int64_t max,
                           const char *than, tn_tensor *t) {
     for (int64_t i = 0; i < n; i++) {
-        if (lengths[i] < 0 || lengths[i] > most) {
+        if (lengths[i] < 0 || lengths[i] > max) {
             tn__raise(TN_EVALUE, "ctc", "%s[%lld] is %lld but %s are %s (0 to %lld)", what,
-                      (long long)i, (long long)lengths[i], than, tn_shape_text(t), (long long)most);
+                      (long long)i, (long long)lengths[i], than, tn_shape_text(t), (long long)max);
             return false;
         }
     }
@@ -497,7 +382,7 @@ static bool check_values(tn_tensor *x, tn_tensor *targets, tn_tensor *frames, tn
         return true;
     }
     int64_t n = tn_size(x, 1), target_size = tn_size(targets, tn_ndim(targets) - 1), sum = 0;
-    int64_t *own = read_whole(&tn__op_ctc, frames), *wanted = read_whole(&tn__op_ctc, labels);
+    int64_t *own = read_whole(frames), *wanted = read_whole(labels);
     bool ok = own && wanted &&
               check_lengths("input_lengths", own, n, tn_size(x, 0), "log_probs", x) &&
               check_lengths("target_lengths", wanted, n, target_size, "targets", targets);

@@ -16,31 +16,24 @@ static bool huber_shape(tn_op_call *c) {
 static tn_tensor *huber_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
-    tn_tensor *apart = tn_sub(x, target), *d = tn_abs(apart);
-    tn_tensor *near = tn_mul_scalar(tn_square(apart), 0.5); /* not d², as d has a kink at 0 */
+    tn_tensor *diff = tn_sub(x, target), *d = tn_abs(diff);
+    tn_tensor *near = tn_mul_scalar(tn_square(diff), 0.5); /* not d², as d has a kink at 0 */
     tn_tensor *far = tn_mul_scalar(tn_sub_scalar(d, args->k / 2.0), args->k);
     return tn__loss_reduced(tn_where(tn_le(d, tn__constant(d, args->k)), near, far), args->how);
-}
-
-static void huber_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {
-        {TN_MEAN, 1.0, 0.0}, {TN_SUM, 0.3, 0.0}, {TN_NONE, 2.0, 0.0}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', delta=0.3",
-                                       "reduction='none', delta=2.0"};
-    static const double x[] = {-1.0, 1.0}, target[] = {-1.0, 1.0};
-    tn__loss_samples(s, 2, args, text, 3, x, target);
 }
 
 const tn_op tn__op_huber = {
     .name = "huber",
     .inputs = {"x", "target"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD_AS("delta", tn__loss_args, k)},
     .shape = huber_shape,
     .compose = huber_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = huber_samples,
+    .samples = "{-1:1} * *; * * reduction='sum', delta=0.3; * * reduction='none', delta=2.0",
+    .sample_args = &(const tn__loss_args){TN_MEAN, 1.0},
 };
 
 tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, double delta) {
-    return tn_apply2(&tn__op_huber, &(tn__loss_args){how, delta, 0.0}, x, target);
+    return tn_apply2(&tn__op_huber, &(tn__loss_args){how, delta}, x, target);
 }

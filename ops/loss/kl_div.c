@@ -8,10 +8,15 @@
  */
 #include "ops/loss/loss.h"
 
+typedef struct kl_div_args {
+    tn_reduction how;
+    bool log_target;
+} kl_div_args;
+
 static tn_tensor *kl_div_compose(tn_op_call *c) {
-    const tn__loss_args *args = c->args;
+    const kl_div_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
-    if (args->k != 0.0) {
+    if (args->log_target) {
         return tn__loss_reduced(tn_mul(tn_exp(target), tn_sub(target, x)), args->how);
     }
     tn_tensor *none = tn_le(target, tn__constant(target, 0.0));
@@ -19,25 +24,18 @@ static tn_tensor *kl_div_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_mul(target, tn_sub(log, x)), args->how);
 }
 
-static void kl_div_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {
-        {TN_MEAN, 0.0, 0.0}, {TN_SUM, 1.0, 0.0}, {TN_NONE, 0.0, 0.0}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', log_target=True",
-                                       "reduction='none'"};
-    static const double x[] = {-3.0, -0.1}, target[] = {0.05, 1.0};
-    tn__loss_samples(s, 2, args, text, 3, x, target);
-}
-
 const tn_op tn__op_kl_div = {
     .name = "kl_div",
     .inputs = {"x", "target"},
-    .args_size = sizeof(tn__loss_args),
+    .args_size = sizeof(kl_div_args),
+    .fields = {TN__REDUCTION(kl_div_args, how), TN_FIELD(kl_div_args, log_target)},
     .shape = tn__loss_shape,
     .compose = kl_div_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = kl_div_samples,
+    .samples = "{-3:-0.1, 0.05:1} * *; * * reduction='sum', log_target=True; * * reduction='none'",
+    .sample_args = &(const kl_div_args){TN_MEAN, false},
 };
 
 tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target) {
-    return tn_apply2(&tn__op_kl_div, &(tn__loss_args){how, log_target ? 1.0 : 0.0, 0.0}, x, target);
+    return tn_apply2(&tn__op_kl_div, &(kl_div_args){how, log_target}, x, target);
 }

@@ -1,4 +1,4 @@
-/* Reductions, shapes and samples of losses (loss.h). */
+/* Reductions and shapes of losses (loss.h). */
 #include "ops/loss/loss.h"
 
 #include "ops/dims.h"
@@ -52,29 +52,4 @@ tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor
 
 tn_tensor *tn__loss_reduced(tn_tensor *each, tn_reduction how) {
     return how == TN_NONE ? each : how == TN_SUM ? tn_sum_all(each) : tn_mean_all(each);
-}
-
-tn_tensor *tn__length_of(tn_tensor *squares) {
-    tn_tensor *none = tn_eq(squares, tn__constant(squares, 0.0));
-    return tn_masked_fill(tn_sqrt(tn_masked_fill(squares, none, 1.0)), none, 0.0);
-}
-
-void tn__loss_samples(tn_op_samples *s, int inputs, const tn__loss_args *args,
-                      const char *const *text, int n, const double *x, const double *target) {
-    static const tn_dims shapes[] = {{1, {7}}, {2, {3, 4}}, {0, {0}}, {2, {2, 0}}, {2, {3, 67}}};
-    for (int k = 0; k < n; k++) {
-        for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++) {
-            tn_sample sample = {
-                .text = text[k],
-                .args = &args[k],
-                .inputs = inputs,
-                .in = {tn_spec_real(shapes[i], x[0], x[1]),
-                       tn_spec_real(shapes[i], target[0], target[1])},
-            };
-            for (int absent = 2; absent < inputs; absent++) {
-                sample.in[absent] = (tn_spec){.kind = TN_SPEC_ABSENT};
-            }
-            tn_sample_add(s, &sample);
-        }
-    }
 }

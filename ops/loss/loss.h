@@ -1,14 +1,14 @@
-/* What losses composed of operations share: their reduction, shapes and samples. */
+/* What losses composed of operations share: their reduction and shapes. */
 #ifndef TERN_OPS_LOSS_H
 #define TERN_OPS_LOSS_H
 
 #include "ops/op.h"
+#include "ops/reduce/reduce.h"
 
-/* Arguments of a loss with at most two constants. Other losses' arguments begin with the reduction
- * too. */
+/* Arguments of a loss with at most one constant. Others' begin with the reduction too. */
 typedef struct tn__loss_args {
     tn_reduction how;
-    double k, margin;
+    double k;
 } tn__loss_args;
 
 /* Shape rules. The reduction is TN_MEAN, TN_SUM or TN_NONE; floats of one dtype; and input 1 has
@@ -34,13 +34,5 @@ tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor
 
 /* The mean or the sum of the losses, or each. */
 tn_tensor *tn__loss_reduced(tn_tensor *each, tn_reduction how);
-
-/* sqrt(x); 0 with a gradient of 0 where x is 0, as for the length of a vector. */
-tn_tensor *tn__length_of(tn_tensor *squares);
-
-/* Some shapes with x and target in these ranges, for each of n arguments and their texts; of
- * `inputs` all after these two are absent. */
-void tn__loss_samples(tn_op_samples *s, int inputs, const tn__loss_args *args,
-                      const char *const *text, int n, const double *x, const double *target);
 
 #endif

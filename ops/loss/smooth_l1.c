@@ -17,33 +17,28 @@ static bool smooth_l1_shape(tn_op_call *c) {
 static tn_tensor *smooth_l1_compose(tn_op_call *c) {
     const tn__loss_args *args = c->args;
     tn_tensor *x = c->in[0], *target = c->in[1];
-    tn_tensor *apart = tn_sub(x, target), *d = tn_abs(apart);
+    tn_tensor *diff = tn_sub(x, target), *d = tn_abs(diff);
     if (args->k > 0.0) {
-        tn_tensor *near = tn_mul_scalar(tn_square(apart), 0.5 / args->k);
+        tn_tensor *near = tn_mul_scalar(tn_square(diff), 0.5 / args->k);
         d = tn_where(tn_lt(d, tn__constant(d, args->k)), near, tn_sub_scalar(d, args->k / 2.0));
     }
     return tn__loss_reduced(d, args->how);
-}
-
-static void smooth_l1_samples(tn_op_samples *s) {
-    static const tn__loss_args args[] = {
-        {TN_MEAN, 1.0, 0.0}, {TN_SUM, 0.3, 0.0}, {TN_NONE, 0.0, 0.0}};
-    static const char *const text[] = {"reduction='mean'", "reduction='sum', beta=0.3",
-                                       "reduction='none', beta=0.0"};
-    static const double x[] = {-1.0, 1.0}, target[] = {-1.0, 1.0};
-    tn__loss_samples(s, 2, args, text, 3, x, target);
 }
 
 const tn_op tn__op_smooth_l1 = {
     .name = "smooth_l1",
     .inputs = {"x", "target"},
     .args_size = sizeof(tn__loss_args),
+    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD_AS("beta", tn__loss_args, k)},
     .shape = smooth_l1_shape,
     .compose = smooth_l1_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = smooth_l1_samples,
+    /* With beta 0 it is l1, whose slope where x is target is 0 here, and not in PyTorch. */
+    .samples = "{-1:1} * *; * * reduction='sum', beta=0.3; "
+               "{0.1:1, -1:0} * * reduction='none', beta=0.0; {-1:0, 0.1:1} [3, 4] [3, 4] beta=0.0",
+    .sample_args = &(const tn__loss_args){TN_MEAN, 1.0},
 };
 
 tn_tensor *tn_smooth_l1(tn_tensor *x, tn_tensor *target, tn_reduction how, double beta) {
-    return tn_apply2(&tn__op_smooth_l1, &(tn__loss_args){how, beta, 0.0}, x, target);
+    return tn_apply2(&tn__op_smooth_l1, &(tn__loss_args){how, beta}, x, target);
 }

@@ -20,7 +20,7 @@ static bool triplet_margin_shape(tn_op_call *c) {
 
 static tn_tensor *distance_of(tn_tensor *u, tn_tensor *v, const tn_triplet_options *o) {
     tn_tensor *d = tn_add_scalar(tn_sub(u, v), o->eps);
-    if (o->p == 2.0) { return tn__length_of(tn_sum(tn_square(d), TN_DIMS(-1), false)); }
+    if (o->p == 2.0) { return tn__sqrt_or_zero(tn_sum(tn_square(d), TN_DIMS(-1), false)); }
     if (isinf(o->p)) { return tn_max(tn_abs(d), TN_DIMS(-1), false); }
     tn_tensor *sum = tn_sum(tn_pow_scalar(tn_abs(d), o->p), TN_DIMS(-1), false);
     return o->p == 1.0 ? sum : tn_pow_scalar(sum, 1.0 / o->p);

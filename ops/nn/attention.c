@@ -146,16 +146,16 @@ static double key_score(const tn__attention *p, int64_t b, int64_t h, int64_t i,
 /* Row i of y; `scores` has space for Tk. */
 static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, double *scores) {
     int64_t keys = p->k->size[2], seen = 0;
-    double most = -INFINITY, sum = 0;
+    double max = -INFINITY, sum = 0;
     for (int64_t j = 0; j < keys; j++) {
         if (key_visible(p, b, h, i, j)) {
             scores[j] = key_score(p, b, h, i, j);
-            most = fmax(most, scores[j]);
+            max = fmax(max, scores[j]);
             seen++;
         }
     }
     for (int64_t j = 0; j < keys; j++) {
-        scores[j] = key_visible(p, b, h, i, j) ? exp(scores[j] - most) : 0;
+        scores[j] = key_visible(p, b, h, i, j) ? exp(scores[j] - max) : 0;
         sum += scores[j];
     }
     for (int64_t d = 0; d < p->y->size[3]; d++) {
@@ -168,7 +168,7 @@ static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, 
         }
         store_float(p->y, row_at(p->y, b, h, i) + d * p->y->stride[3], seen ? value / sum : 0);
     }
-    store_float(p->lse, row_at(p->lse, b, h, i), seen ? most + log(sum) : -INFINITY);
+    store_float(p->lse, row_at(p->lse, b, h, i), seen ? max + log(sum) : -INFINITY);
 }
 
 static tn_status attention_host(const tn_op_call *c) {

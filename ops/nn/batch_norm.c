@@ -17,7 +17,9 @@
 enum { X, W, B, INPUTS };
 enum { Y, MEAN, VAR };
 
-bool tn__batch_norm_fits(const tn_op_call *c) {
+/* x is (N, C, …), of floats; weight and bias, inputs 1 and 2, are (C), of its dtype, if present.
+ * False after raising. */
+static bool operands_fit(const tn_op_call *c) {
     tn_dims x = tn_shape(c->in[X]);
     if (!tn_op_float(c, X) || !tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps)) {
         return false;
@@ -38,7 +40,7 @@ bool tn__batch_norm_fits(const tn_op_call *c) {
 }
 
 static bool batch_norm_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !tn__batch_norm_fits(c)) { return false; }
+    if (!tn_op_same_dtype(c) || !operands_fit(c)) { return false; }
     tn_dims channels = TN_DIMS(tn_size(c->in[X], 1));
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[X]));
     return tn_op_out_like(c, X) && tn_op_out(c, channels, wide) && tn_op_out(c, channels, wide);
@@ -197,8 +199,9 @@ const tn_op tn__op_batch_norm = {
                "{3:7, 0.5:1.5, -1:1} [1, 3, 1] [3] [3] eps=0.1",
 };
 
-tn_tensor *tn__batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,
-                          tn_tensor **mean, tn_tensor **var) {
+/* With x's own statistics, which it stores in *mean and *var (biased); they are differentiable. */
+static tn_tensor *apply_own(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,
+                            tn_tensor **mean, tn_tensor **var) {
     tn_tensor *in[INPUTS] = {x, weight, bias}, *results[TN_OP_OUTPUTS];
     tn_apply_many(&tn__op_batch_norm, &(tn_batch_norm_args){eps}, in, INPUTS, results);
     *mean = results[MEAN];
@@ -253,7 +256,7 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
                   tn_shape_text(x));
         return tn_inert();
     }
-    tn_tensor *mean, *var, *y = tn__batch_norm(x, weight, bias, eps, &mean, &var);
+    tn_tensor *mean, *var, *y = apply_own(x, weight, bias, eps, &mean, &var);
     if (!tn_is_inert(y)) {
         TN_SCOPE;
         follow_batch(running_mean, running_var, mean, var, count, momentum);

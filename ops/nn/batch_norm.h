@@ -5,10 +5,6 @@
 #include "backends/batch_norm.h"
 #include "ops/dims.h"
 
-/* x is (N, C, …), of floats; weight and bias, inputs 1 and 2, are (C), of its dtype, if present;
- * c->args are tn_batch_norm_args. False after raising. */
-bool tn__batch_norm_fits(const tn_op_call *c);
-
 /* A vector over channels, reshaped to broadcast to x: (C) -> (1, C, 1, …). */
 tn_tensor *tn__over_channels(tn_tensor *vector, int ndim);
 
@@ -22,8 +18,5 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b);
 /* With statistics that do not come from x. mean, var: (C), f32 (f64 for f64). */
 tn_tensor *tn__batch_norm_given(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, tn_tensor *mean,
                                 tn_tensor *var, double eps);
-/* With x's own, which it stores in *mean and *var (biased); they are differentiable. */
-tn_tensor *tn__batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, double eps,
-                          tn_tensor **mean, tn_tensor **var);
 
 #endif

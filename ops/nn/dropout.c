@@ -32,23 +32,16 @@ static void dropout_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(g->op, g->args, g->dout[0]));
 }
 
-static void dropout_samples(tn_op_samples *s) {
-    static const dropout_args half = {0.5, {7, 0, 3, 0}}, tenth = {0.1, {7, 1, 4, 0}},
-                              all = {1.0, {7, 0, 5, 0}}, none = {0.0, {7, 0, 6, 0}};
-    tn__sample_unary_with(s, -2.0, 2.0, "p=0.5", &half);
-    tn__sample_unary_with(s, -2.0, 2.0, "p=0.1", &tenth);
-    tn__sample_unary_with(s, -2.0, 2.0, "p=1.0", &all);
-    tn__sample_unary_with(s, -2.0, 2.0, "p=0.0", &none);
-}
-
 const tn_op tn__op_dropout = {
     .name = "dropout",
     .inputs = {"x"},
     .args_size = sizeof(dropout_args),
+    .fields = {TN_FIELD(dropout_args, p)},
     .shape = dropout_shape,
     .forward = dropout_forward,
     .backward = dropout_backward,
-    .add_samples = dropout_samples,
+    .samples = "{-2:2} * p=0.5; * p=0.1; * p=1.0; * p=0.0",
+    .sample_args = &(const dropout_args){.key = {7, 0, 3, 0}},
 };
 
 tn_tensor *tn_dropout_op(tn_tensor *x, double p) {

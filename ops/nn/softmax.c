@@ -33,16 +33,16 @@ tn_status tn__softmax_host(const tn_op_call *c, bool log_form) {
     tn_desc y_rows = rows_of(y), x_rows = rows_of(x);
     int64_t n = row_length(x), dy = row_stride(y), dx = row_stride(x);
     for (walk w = walk_over(2, &y_rows, &x_rows); w.left > 0; walk_next(&w)) {
-        double most = -INFINITY, sum = 0;
+        double max = -INFINITY, sum = 0;
         for (int64_t j = 0; j < n; j++) {
-            most = fmax(most, load_float(x, w.at[1] + j * dx));
+            max = fmax(max, load_float(x, w.at[1] + j * dx));
         }
         for (int64_t j = 0; j < n; j++) {
             /* NaN anywhere, or nothing but -inf: NaN */
-            sum += exp(load_float(x, w.at[1] + j * dx) - most);
+            sum += exp(load_float(x, w.at[1] + j * dx) - max);
         }
         for (int64_t j = 0; j < n; j++) {
-            double shifted = load_float(x, w.at[1] + j * dx) - most;
+            double shifted = load_float(x, w.at[1] + j * dx) - max;
             store_float(y, w.at[0] + j * dy, log_form ? shifted - log(sum) : exp(shifted) / sum);
         }
     }

@@ -100,11 +100,11 @@ static void take_tap(const tn__pool_job *job, const void *x, int64_t at, int64_t
 static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t number,
                      some_places *p) {
     const tn__pool_args *a = job->args;
-    int64_t stride = a->stride[2], in = a->in[2], apart = job->x.stride[2];
+    int64_t stride = a->stride[2], in = a->in[2], step = job->x.stride[2];
     if (a->adaptive) {
         tn__window w = tn__window_at(a, 2, p->from);
         for (int64_t i = w.first; i < w.first + w.count; i++) {
-            take_tap(job, x, at + i * apart, number + i, 1, p, 0);
+            take_tap(job, x, at + i * step, number + i, 1, p, 0);
         }
         return;
     }
@@ -117,7 +117,7 @@ static void take_row(const tn__pool_job *job, const void *x, int64_t at, int64_t
         }
         if (low < high) {
             int64_t i = first + low * stride;
-            take_tap(job, x, at + i * apart, number + i, high - low, p, low);
+            take_tap(job, x, at + i * step, number + i, high - low, p, low);
         }
     }
 }
@@ -148,11 +148,11 @@ static void take_places(const tn__pool_job *job, const void *x, const tn__window
 static void max_pool_row(const tn__pool_job *job, const void *x, const tn__window *w, int64_t row) {
     const tn__pool_args *a = job->args;
     size_t size = tn_dtype_size(job->x.dtype);
-    int64_t most = a->adaptive ? 1 : PLACES;
+    int64_t max = a->adaptive ? 1 : PLACES;
     some_places p;
     for (p.from = 0; p.from < a->out[2]; p.from += p.count) {
         int64_t to = row * a->out[2] + p.from, left = a->out[2] - p.from;
-        p.count = left < most ? left : most;
+        p.count = left < max ? left : max;
         take_places(job, x, w, &p);
         memcpy((char *)job->y.data + (size_t)to * size, &p.best, (size_t)p.count * size);
         if (job->has_index) {

@@ -154,73 +154,18 @@ static void resample_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_resample_grad, g->args, g->dout[0]));
 }
 
-/* Up and down, by factors of 2 and fractions, with a scale other than the sizes'; from and to one
- * element; a dimension with others around it. */
-void tn__resample_samples(tn_op_samples *s, bool of_result) {
-    static const struct {
-        tn_dims x;
-        tn__resample_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {3, 4}},
-         {1, TN_INTERPOLATE_NEAREST, false, 0, 4, 8},
-         "dim=1, mode='nearest', size=8, given=4"},
-        {{3, {2, 7, 3}},
-         {1, TN_INTERPOLATE_NEAREST, false, 0, 7, 3},
-         "dim=1, mode='nearest', size=3, given=7"},
-        {{2, {3, 5}},
-         {1, TN_INTERPOLATE_EXACT, false, 0, 5, 7},
-         "dim=1, mode='nearest-exact', size=7, given=5"},
-        {{2, {4, 3}},
-         {0, TN_INTERPOLATE_LINEAR, false, 0, 4, 7},
-         "dim=0, mode='linear', size=7, given=4"},
-        {{2, {2, 6}},
-         {1, TN_INTERPOLATE_LINEAR, true, 0, 6, 4},
-         "dim=1, mode='linear', size=4, given=6, align_corners=True"},
-        {{3, {2, 5, 2}},
-         {1, TN_INTERPOLATE_LINEAR, false, 1 / 1.7, 5, 8},
-         "dim=1, mode='linear', scale=1.7, size=8, given=5"},
-        {{2, {3, 1}},
-         {1, TN_INTERPOLATE_LINEAR, true, 0, 1, 3},
-         "dim=1, mode='linear', size=3, given=1, align_corners=True"},
-        {{2, {3, 4}},
-         {1, TN_INTERPOLATE_LINEAR, true, 0, 4, 1},
-         "dim=1, mode='linear', size=1, given=4, align_corners=True"},
-        {{2, {3, 5}},
-         {1, TN_INTERPOLATE_CUBIC, false, 0, 5, 9},
-         "dim=1, mode='bicubic', size=9, given=5"},
-        {{3, {2, 6, 2}},
-         {1, TN_INTERPOLATE_CUBIC, true, 0, 6, 4},
-         "dim=1, mode='bicubic', size=4, given=6, align_corners=True"},
-        {{2, {0, 4}},
-         {1, TN_INTERPOLATE_LINEAR, false, 0, 4, 8},
-         "dim=1, mode='linear', size=8, given=4"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        tn_dims x = cases[i].x;
-        x.size[cases[i].args.dim] = of_result ? cases[i].args.out : cases[i].args.in;
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_real(x, -2.0, 2.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
+const char *const tn__resample_modes[] = {"nearest", "nearest-exact", "linear", "bicubic", NULL};
 
-static void resample_samples(tn_op_samples *s) {
-    tn__resample_samples(s, false);
-}
-
+#define OF_X(x, y) x
 const tn_op tn__op_resample = {
     .name = "resample",
     .inputs = {"x"},
     .args_size = sizeof(tn__resample_args),
+    .fields = {TN__RESAMPLE_FIELDS},
     .shape = resample_shape,
     .host = {.forward = resample_host},
     .backward = resample_backward,
-    .add_samples = resample_samples,
+    .samples = TN__RESAMPLE_SAMPLES(OF_X),
 };
 
 /* ---- Interpolation --------------------------------------------------------------------------- */

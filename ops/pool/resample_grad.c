@@ -45,16 +45,14 @@ static void resample_grad_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_resample, g->args, g->dout[0]));
 }
 
-static void resample_grad_samples(tn_op_samples *s) {
-    tn__resample_samples(s, true);
-}
-
+#define OF_Y(x, y) y
 const tn_op tn__op_resample_grad = {
     .name = "resample_grad",
     .inputs = {"x"},
     .args_size = sizeof(tn__resample_args),
+    .fields = {TN__RESAMPLE_FIELDS},
     .shape = resample_grad_shape,
     .host = {.forward = resample_grad_host},
     .backward = resample_grad_backward,
-    .add_samples = resample_grad_samples,
+    .samples = TN__RESAMPLE_SAMPLES(OF_Y),
 };

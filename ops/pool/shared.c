@@ -13,7 +13,7 @@ tn_pool_options tn_pool_defaults(void) {
 
 /* One number for all dimensions or one for each, as the last of all[3]. False after raising. */
 static bool spread_numbers(const char *name, const char *what, int spatial, tn_dims given,
-                           int64_t least, int64_t absent, int64_t *all) {
+                           int64_t min, int64_t absent, int64_t *all) {
     if (given.ndim != 1 && given.ndim != spatial) {
         tn__raise(TN_EVALUE, name, "%s has %d numbers (1 or %d are needed)", what, given.ndim,
                   spatial);
@@ -22,9 +22,9 @@ static bool spread_numbers(const char *name, const char *what, int spatial, tn_d
     for (int i = 0; i < POOL_SPATIAL; i++) {
         int k = i - (POOL_SPATIAL - spatial);
         all[i] = k < 0 ? absent : given.size[given.ndim == 1 ? 0 : k];
-        if (k >= 0 && (all[i] < least || all[i] > INT32_MAX)) {
+        if (k >= 0 && (all[i] < min || all[i] > INT32_MAX)) {
             tn__raise(TN_EVALUE, name, "%s is %lld (it must be at least %lld)", what,
-                      (long long)all[i], (long long)least);
+                      (long long)all[i], (long long)min);
             return false;
         }
     }

@@ -14,7 +14,8 @@ tn_dims tn__unfold_picture(tn_dims x, const tn__pool_args *a, int64_t channels) 
     return TN_DIMS(x.size[0], channels, a->in[1], a->in[2]);
 }
 
-tn_dims tn__unfold_patches(tn_dims x, const tn__pool_args *a, int64_t channels) {
+/* (N, C k, positions) */
+static tn_dims dims_of_patches(tn_dims x, const tn__pool_args *a, int64_t channels) {
     return TN_DIMS(x.size[0], tn_dims_count(TN_DIMS(channels, tn__unfold_kernel(a))),
                    tn__unfold_places(a));
 }
@@ -27,7 +28,7 @@ static bool unfold_shape(tn_op_call *c) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s",
                           tn_shape_text(c->in[0]), tn__dims_text(tn_dims_from(2, a->in + 1)));
     }
-    return tn_op_out(c, tn__unfold_patches(x, a, x.size[1]), tn_dtype_of(c->in[0]));
+    return tn_op_out(c, dims_of_patches(x, a, x.size[1]), tn_dtype_of(c->in[0]));
 }
 
 static inline void unfold_planes(const tn__pool_job *job, int64_t first, int64_t end,
@@ -106,7 +107,7 @@ void tn__unfold_samples(tn_op_samples *s, bool of_patches) {
             .text = of_patches ? cases[i].back : cases[i].text,
             .args = a,
             .inputs = 1,
-            .in = {tn_spec_real(of_patches ? tn__unfold_patches(x, a, x.size[1]) : x, -2.0, 2.0)},
+            .in = {tn_spec_real(of_patches ? dims_of_patches(x, a, x.size[1]) : x, -2.0, 2.0)},
         };
         tn_sample_add(s, &sample);
     }

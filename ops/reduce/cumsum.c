@@ -30,13 +30,9 @@ static tn_status cumsum_host(const tn_op_call *c) {
     return tn__cumulate(c, cumsum_piece);
 }
 
-static tn_tensor *cumsum_of(tn_tensor *x, int dim, bool reverse) {
-    return tn__cumulative_apply(&tn__op_cumsum, x, dim, reverse);
-}
-
 static void cumsum_backward(tn_op_grad *g) {
     const tn__cumulative_args *args = g->args;
-    tn_op_give(g, 0, cumsum_of(g->dout[0], args->dim, !args->reverse));
+    tn_op_give(g, 0, tn__cumulative_apply(&tn__op_cumsum, g->dout[0], args->dim, !args->reverse));
 }
 
 const tn_op tn__op_cumsum = {
@@ -55,10 +51,6 @@ const tn_op tn__op_cumsum = {
                "[1] dim=0, reverse=False; [] dim=-1, reverse=False; [5, 67] dim=1, reverse=False",
 };
 
-tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim) {
-    return cumsum_of(x, dim, true);
-}
-
 tn_tensor *tn_cumsum(tn_tensor *x, int dim) {
-    return cumsum_of(x, dim, false);
+    return tn__cumulative_apply(&tn__op_cumsum, x, dim, false);
 }

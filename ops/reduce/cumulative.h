@@ -21,7 +21,4 @@ tn_tensor *tn__linear_scan(tn_tensor *b, tn_tensor *a, int dim, bool reverse);
  * `value`. */
 tn_tensor *tn__shift(tn_tensor *t, int dim, bool back, double value);
 
-/* cumsum from the last element back. */
-tn_tensor *tn__cumsum_reverse(tn_tensor *x, int dim);
-
 #endif

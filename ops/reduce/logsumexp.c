@@ -17,7 +17,7 @@ static bool logsumexp_shape(tn_op_call *c) {
 
 /* An infinite m is replaced by the largest finite number (inf - inf would be NaN); exp and log then
  * restore the infinity. */
-static double finite_most(tn_dtype wide) {
+static double finite_max(tn_dtype wide) {
     return wide == TN_F64 ? DBL_MAX : FLT_MAX;
 }
 
@@ -25,11 +25,11 @@ static double finite_most(tn_dtype wide) {
 static tn_status logsumexp_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *m,
                                  const tn_desc *sum, const tn_desc *y) {
     const tn_backend *kernels = c->kernels;
-    double most = finite_most(wide->dtype);
+    double max = finite_max(wide->dtype);
     tn_desc spread = tn_desc_expand(m, wide);
     tn_status status = kernels->copy(c->ctx, wide, c->x[0]);
     if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_MAX, m, wide); }
-    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -most, most); }
+    if (status == TN_OK) { status = kernels->unary(c->ctx, TN_CLAMP_K, m, m, -max, max); }
     if (status == TN_OK) { status = kernels->binary(c->ctx, TN_SUB, wide, wide, &spread); }
     if (status == TN_OK) { status = kernels->unary(c->ctx, TN_EXP, wide, wide, 0.0, 0.0); }
     if (status == TN_OK) { status = kernels->reduce(c->ctx, TN_SUM, sum, wide); }
@@ -61,37 +61,26 @@ static void logsumexp_backward(tn_op_grad *g) {
         tn_op_give(g, 0, tn_zeros_like(x));
         return;
     }
-    double most = finite_most(tn_dtype_of(x));
-    tn_tensor *m = tn_clamp(tn_max(tn_detach(x), args->dims, args->keepdim), -most, most);
+    double max = finite_max(tn_dtype_of(x));
+    tn_tensor *m = tn_clamp(tn_max(tn_detach(x), args->dims, args->keepdim), -max, max);
     tn_tensor *e = tn_exp(tn_sub(x, tn__spread(g, m)));
     tn_tensor *scale = tn_div(g->dout[0], tn_sum(e, args->dims, args->keepdim));
     tn_op_give(g, 0, tn_mul(e, tn__spread(g, scale)));
-}
-
-/* Rows that would overflow or underflow, or are dominated by one element. */
-static void logsumexp_samples(tn_op_samples *s) {
-    static const double rows[] = {1000.0, 999.0, 998.5, -1000.0, -1001.0, -999.5,
-                                  0.0,    60.0,  -60.0, 2.0,     2.0,     2.0};
-    static const tn__reduce_args args = {{1, {-1}}, true};
-    tn_sample sample = {.text = "dim=[-1], keepdim=True",
-                        .args = &args,
-                        .inputs = 1,
-                        .in = {tn_spec_values(TN_DIMS(4, 3), rows)}};
-    tn__sample_reduce(s, -3.0, 3.0, true);
-    tn_sample_add(s, &sample);
 }
 
 const tn_op tn__op_logsumexp = {
     .name = "logsumexp",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
-    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
+    .fields = {TN__REDUCE_FIELDS},
     .saves = TN_SAVES_INPUT(0),
     .shape = logsumexp_shape,
     .forward = logsumexp_forward,
     .backward = logsumexp_backward,
     .flags = TN_OP_WIDE,
-    .add_samples = logsumexp_samples,
+    /* Rows that would overflow or underflow, or are dominated by one element. */
+    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING
+    "[4, 3]=(1000, 999, 998.5, -1000, -1001, -999.5, 0, 60, -60, 2, 2, 2) dim=[-1], keepdim=True",
 };
 
 tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -23,19 +23,15 @@ static void mean_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__spread(g, tn_mul_scalar(g->dout[0], k)));
 }
 
-static void mean_samples(tn_op_samples *s) {
-    tn__sample_reduce(s, -3.0, 3.0, true);
-}
-
 const tn_op tn__op_mean = {
     .name = "mean",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
-    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
+    .fields = {TN__REDUCE_FIELDS},
     .shape = mean_shape,
     .forward = mean_forward,
     .backward = mean_backward,
-    .add_samples = mean_samples,
+    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING,
 };
 
 tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -47,49 +47,24 @@ static tn_tensor *norm_compose(tn_op_call *c) {
                     : norm_power(tn_sum(norm_power(size, p), dims, keepdim), 1.0 / p);
 }
 
-/* Some orders, and zeros: as single elements, and as all elements. */
-static void norm_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims shape;
-        norm_args args;
-        const char *text;
-    } cases[] = {
-        {{2, {2, 3}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
-        {{2, {2, 3}}, {{{1, {1}}, false}, 1}, "ord=1, dim=[1], keepdim=False"},
-        {{2, {2, 3}}, {{{1, {0}}, true}, 3.5}, "ord=3.5, dim=[0], keepdim=True"},
-        {{2, {2, 3}}, {{{1, {1}}, false}, 0}, "ord=0, dim=[1], keepdim=False"},
-        {{2, {2, 3}}, {{{1, {1}}, false}, INFINITY}, "ord=math.inf, dim=[1], keepdim=False"},
-        {{2, {2, 3}}, {{{1, {1}}, false}, -INFINITY}, "ord=-math.inf, dim=[1], keepdim=False"},
-        {{3, {2, 3, 4}}, {{{2, {0, 2}}, false}, 2}, "ord=2, dim=[0, 2], keepdim=False"},
-        {{3, {2, 3, 4}}, {{{2, {-1, 0}}, true}, 0.5}, "ord=0.5, dim=[-1, 0], keepdim=True"},
-        {{1, {7}}, {{{0, {0}}, false}, 2}, "ord=2, dim=[0], keepdim=False"},
-        {{2, {0, 3}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
-        {{2, {3, 0}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
-        {{1, {1}}, {{{1, {0}}, false}, 3}, "ord=3, dim=[0], keepdim=False"},
-        {{2, {3, 300}}, {{{1, {1}}, false}, 2}, "ord=2, dim=[1], keepdim=False"},
-    };
-    static const double zeros[] = {0.0, 1.5, -2.0, 0.0, 0.0, 0.0};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_distinct(cases[i].shape, 0.3, 3.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-    tn__sample_flat(s, &cases[0].args, cases[0].text, TN_DIMS(2, 3), zeros);
-    tn__sample_flat(s, &cases[2].args, cases[2].text, TN_DIMS(2, 3), zeros);
-}
-
 const tn_op tn__op_norm = {
     .name = "norm",
     .inputs = {"x"},
     .args_size = sizeof(norm_args),
+    .fields = {TN_FIELD_AS("dim", norm_args, over.dims),
+               TN_FIELD_AS("keepdim", norm_args, over.keepdim), TN_FIELD_AS("ord", norm_args, p)},
     .shape = norm_shape,
     .compose = norm_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = norm_samples,
+    /* Some orders, and zeros: as single elements, and as all elements. */
+    .samples = "{distinct 0.3:3} "
+               "[2, 3] dim=[1]; [2, 3] ord=1, dim=[1]; [2, 3] ord=3.5, dim=[0], keepdim=True; "
+               "[2, 3] ord=0, dim=[1]; [2, 3] ord=inf, dim=[1]; [2, 3] ord=-inf, dim=[1]; "
+               "[2, 3, 4] dim=[0, 2]; [2, 3, 4] ord=0.5, dim=[-1, 0], keepdim=True; [7]; "
+               "[0, 3] dim=[1]; [3, 0] dim=[1]; [1] ord=3, dim=[0]; [3, 300] dim=[1]; "
+               "{once} [2, 3]=(0, 1.5, -2, 0, 0, 0) dim=[1]; "
+               "[2, 3]=(0, 1.5, -2, 0, 0, 0) ord=3.5, dim=[0], keepdim=True",
+    .sample_args = &(const norm_args){.p = 2.0},
 };
 
 tn_tensor *tn_norm(tn_tensor *x, double p, tn_dims dims, bool keepdim) {

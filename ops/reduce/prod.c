@@ -36,23 +36,16 @@ static tn_tensor *prod_compose(tn_op_call *c) {
     return tn_reshape(y, tn__reduce_left(x->dims, mask, args->keepdim));
 }
 
-static void prod_samples(tn_op_samples *s) {
-    static const double zeros[] = {2.0, 0.0, 3.0, -1.0, 0.0, 2.0, 0.0, 1.5,
-                                   0.0, 2.0, 3.0, 4.0,  1.0, 2.0, 2.0, -1.0};
-    static const tn__reduce_args args = {{1, {1}}, false};
-    tn__sample_reduce(s, 0.8, 1.2, true);
-    tn__sample_flat(s, &args, "dim=[1], keepdim=False", TN_DIMS(4, 4), zeros);
-}
-
 const tn_op tn__op_prod = {
     .name = "prod",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
-    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
+    .fields = {TN__REDUCE_FIELDS},
     .shape = prod_shape,
     .compose = prod_compose,
     .flags = TN_OP_WIDE,
-    .add_samples = prod_samples,
+    .samples = TN__REDUCE_SAMPLES("0.8:1.2") TN__REDUCE_NOTHING
+    "{once} [4, 4]=(2, 0, 3, -1, 0, 2, 0, 1.5, 0, 2, 3, 4, 1, 2, 2, -1) dim=[1]",
 };
 
 tn_tensor *tn_prod(tn_tensor *x, tn_dims dims, bool keepdim) {

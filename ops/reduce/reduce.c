@@ -1,4 +1,4 @@
-/* Dimensions, scratch memory and samples of reductions: see reduce.h. */
+/* Dimensions and scratch memory of reductions: see reduce.h. */
 #include "ops/reduce/reduce.h"
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -130,54 +130,4 @@ tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t) {
 tn_tensor *tn__sqrt_or_zero(tn_tensor *x) {
     tn_tensor *zero = tn_eq(x, tn__constant(x, 0.0));
     return tn_masked_fill(tn_sqrt(tn_masked_fill(x, zero, 1.0)), zero, 0.0);
-}
-
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty) {
-    static const struct {
-        tn_dims shape;
-        tn__reduce_args args;
-        const char *text;
-        bool empty;
-    } cases[] = {
-        {{1, {7}}, {{0, {0}}, false}, "dim=[0], keepdim=False", false},
-        {{2, {3, 4}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
-        {{2, {3, 4}}, {{1, {0}}, true}, "dim=[0], keepdim=True", false},
-        {{2, {3, 4}}, {{0, {0}}, true}, "dim=[0, 1], keepdim=True", false},
-        {{3, {2, 3, 4}}, {{2, {0, 2}}, false}, "dim=[0, 2], keepdim=False", false},
-        {{3, {2, 3, 4}}, {{2, {-1, 0}}, true}, "dim=[-1, 0], keepdim=True", false},
-        {{3, {2, 3, 4}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
-        {{4, {2, 2, 3, 2}}, {{2, {1, 2}}, false}, "dim=[1, 2], keepdim=False", false},
-        {{0, {0}}, {{0, {0}}, false}, "dim=[0], keepdim=False", false},
-        {{0, {0}}, {{1, {-1}}, true}, "dim=[-1], keepdim=True", false},
-        {{2, {1, 3}}, {{1, {0}}, false}, "dim=[0], keepdim=False", false},
-        {{2, {0, 3}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
-        {{3, {2, 0, 3}}, {{1, {1}}, false}, "dim=[1], keepdim=False", true},
-        {{1, {0}}, {{0, {0}}, true}, "dim=[0], keepdim=True", true},
-        {{2, {2, 300}}, {{1, {1}}, false}, "dim=[1], keepdim=False", false},
-        {{2, {300, 2}}, {{1, {0}}, false}, "dim=[0], keepdim=False", false},
-    };
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        if (cases[i].empty && !empty) { continue; }
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_distinct(cases[i].shape, low, high)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
-void tn__sample_flat(tn_op_samples *s, const void *args, const char *text, tn_dims dims,
-                     const double *values) {
-    tn_sample sample = {
-        .text = text,
-        .args = args,
-        .inputs = 1,
-        .in = {tn_spec_values(dims, values)},
-        .no_second = true,
-    };
-    tn_sample_add(s, &sample);
 }

@@ -50,32 +50,17 @@ tn_tensor *tn__sqrt_or_zero(tn_tensor *x);
 tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
 void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 
-/* One input over many choices of dims; `empty`: also with no elements to reduce. Values are
- * distinct, to avoid ties. */
-void tn__sample_reduce(tn_op_samples *s, double low, double high, bool empty);
+/* Samples of many choices of dims; distinct values, as a number of text, avoid ties. And without
+ * elements to reduce. */
+#define TN__REDUCE_SAMPLES(range)                                                      \
+    "{distinct " range "} [7]; [3, 4] dim=[1]; [3, 4] dim=[0], keepdim=True; "         \
+    "[3, 4] keepdim=True; [2, 3, 4] dim=[0, 2]; [2, 3, 4] dim=[-1, 0], keepdim=True; " \
+    "[2, 3, 4] dim=[1]; [2, 2, 3, 2] dim=[1, 2]; []; [] dim=[-1], keepdim=True; "      \
+    "[1, 3] dim=[0]; [0, 3] dim=[1]; [2, 300] dim=[1]; [300, 2] dim=[0]; "
+#define TN__REDUCE_NOTHING "[2, 0, 3] dim=[1]; [0] keepdim=True; "
 
-/* These values, in shape dims, where there is no second derivative. */
-void tn__sample_flat(tn_op_samples *s, const void *args, const char *text, tn_dims dims,
-                     const double *values);
-
-/* ---- argmax and argmin (argmax.c) ------------------------------------------------------------ */
-
-typedef struct tn__argmax_args {
-    int dim;
-    bool keepdim;
-} tn__argmax_args;
-
-bool tn__argmax_shape(tn_op_call *c);
-/* x: input 0, or a tensor of its shape. */
-tn_status tn__argmax_along(const tn_op_call *c, const tn_desc *x);
-extern const char tn__argmax_samples[];
-
-/* ---- max and min (max.c), any and all (any.c) ------------------------------------------------ */
-
-bool tn__max_shape(tn_op_call *c);
-void tn__max_backward(tn_op_grad *g); /* to the chosen elements: where x equals y */
-void tn__max_samples(tn_op_samples *s);
-
-extern const char tn__any_samples[];
+/* The fields of tn__reduce_args. */
+#define TN__REDUCE_FIELDS \
+    TN_FIELD_AS("dim", tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)
 
 #endif

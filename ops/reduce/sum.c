@@ -23,19 +23,15 @@ static void sum_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__spread(g, g->dout[0]));
 }
 
-static void sum_samples(tn_op_samples *s) {
-    tn__sample_reduce(s, -3.0, 3.0, true);
-}
-
 const tn_op tn__op_sum = {
     .name = "sum",
     .inputs = {"x"},
     .args_size = sizeof(tn__reduce_args),
-    .fields = {TN_FIELD(tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)},
+    .fields = {TN__REDUCE_FIELDS},
     .shape = sum_shape,
     .forward = sum_forward,
     .backward = sum_backward,
-    .add_samples = sum_samples,
+    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING,
 };
 
 tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim) {

@@ -23,11 +23,6 @@ static void cast_backward(tn_op_grad *g) {
 }
 
 /* To f64 only: the suite's finite differences need its precision. */
-static void cast_samples(tn_op_samples *s) {
-    static const cast_args args = {TN_F64};
-    tn__sample_unary_with(s, -3.0, 3.0, "dtype='f64'", &args);
-}
-
 const tn_op tn__op_cast = {
     .name = "cast",
     .inputs = {"x"},
@@ -35,7 +30,8 @@ const tn_op tn__op_cast = {
     .shape = cast_shape,
     .forward = cast_forward,
     .backward = cast_backward,
-    .add_samples = cast_samples,
+    .samples = "*",
+    .sample_args = &(const cast_args){TN_F64},
 };
 
 tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype) {

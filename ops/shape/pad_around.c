@@ -23,11 +23,11 @@ static bool pad_around_shape(tn_op_call *c) {
     for (int i = 0; i < args->pads.ndim && i < TN_MAX_DIMS && i / 2 < x.ndim; i++) {
         int64_t size = x.size[x.ndim - 1 - i / 2], pad = args->pads.size[i];
         int64_t cut = i + 1 < args->pads.ndim || i % 2 ? args->pads.size[i ^ 1] : 0;
-        int64_t most = args->mode == TN_PAD_REFLECT    ? size - 1
-                       : args->mode == TN_PAD_CIRCULAR ? size + (cut < 0 ? cut : 0)
-                       : size > 0                      ? INT64_MAX
-                                                       : 0;
-        if (pad > 0 && pad > most) {
+        int64_t max = args->mode == TN_PAD_REFLECT    ? size - 1
+                      : args->mode == TN_PAD_CIRCULAR ? size + (cut < 0 ? cut : 0)
+                      : size > 0                      ? INT64_MAX
+                                                      : 0;
+        if (pad > 0 && pad > max) {
             return tn_op_fail(c, TN_EVALUE,
                               "x is %s: a pad of %lld in dimension %d has nothing to copy",
                               tn_shape_text(c->in[0]), (long long)pad, x.ndim - 1 - i / 2);

@@ -10,7 +10,9 @@ typedef struct reshape_args {
     tn_dims dims; /* one size may be -1 */
 } reshape_args;
 
-bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved) {
+/* dims with one -1 replaced so that there are `count` elements. False if they cannot have that
+ * many. */
+static bool resolve_dims(tn_dims dims, int64_t count, tn_dims *resolved) {
     int open = -1;
     if (dims.ndim < 0 || dims.ndim > TN_MAX_DIMS) { return false; }
     for (int i = 0; i < dims.ndim; i++) {
@@ -29,10 +31,12 @@ bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved) {
     return rest == count;
 }
 
-/* Adjacent dimensions of t that one stride can traverse are joined first (dimensions of size 1 join
+/* The strides with which dims read the elements of t in order; false if there are none.
+ *
+ * Adjacent dimensions of t that one stride can traverse are joined first (dimensions of size 1 join
  * anything). Each new size then has to divide what is left of a joined run, from the last
  * backwards. */
-bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
+static bool find_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
     int64_t size[TN_MAX_DIMS], step[TN_MAX_DIMS];
     int runs = 0;
     if (tn_count(t) == 0) {
@@ -73,11 +77,11 @@ static bool reshape_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
     tn_dims wanted = ((const reshape_args *)c->args)->dims, dims;
     int64_t stride[TN_MAX_DIMS];
-    if (!tn__dims_resolve(wanted, tn_count(x), &dims)) {
+    if (!resolve_dims(wanted, tn_count(x), &dims)) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s and cannot become %s (it has %lld elements)",
                           tn_shape_text(x), tn__dims_text(wanted), (long long)tn_count(x));
     }
-    if (tn__view_strides(x, dims, stride)) { return tn_op_view(c, dims, stride, x->offset); }
+    if (find_strides(x, dims, stride)) { return tn_op_view(c, dims, stride, x->offset); }
     return tn_op_out(c, dims, x->dtype);
 }
 

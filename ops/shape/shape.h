@@ -10,13 +10,6 @@ typedef struct tn__slice_args {
     int64_t start, length, step;
 } tn__slice_args;
 
-/* dims with one -1 replaced so that there are `count` elements. False if they cannot have that
- * many. */
-bool tn__dims_resolve(tn_dims dims, int64_t count, tn_dims *resolved);
-
-/* The strides with which dims read the elements of t in order; false if there are none. */
-bool tn__view_strides(const tn_tensor *t, tn_dims dims, int64_t *stride);
-
 /* dim of an operation's input, for rules that run after the shape rule has checked it. */
 static inline int tn__known_dim(int dim, tn_dims dims) {
     return dim < 0 ? dim + dims.ndim : dim;
@@ -43,18 +36,9 @@ static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, i
  * a slice. */
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
 
-/* ---- tril, triu, eye (tril.c) ---------------------------------------------------------------- */
-
-typedef struct tn__triangle_args {
-    int64_t diagonal;
-} tn__triangle_args;
-
-/* (rows, columns) of bools: whether the comparison `holds` between the element's column and the
- * column where its row meets the diagonal. */
+/* For tril, triu and eye: (rows, columns) of bools: whether the comparison `holds` between the
+ * element's column and the column where its row meets the diagonal. */
 tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int64_t diagonal,
                            tn_tensor *(*holds)(tn_tensor *column, tn_tensor *row));
-
-bool tn__triangle_shape(tn_op_call *c);
-extern const char tn__triangle_samples[];
 
 #endif

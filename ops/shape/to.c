@@ -30,11 +30,6 @@ static void to_backward(tn_op_grad *g) {
 }
 
 /* To the CPU: there may be no other device. */
-static void to_samples(tn_op_samples *s) {
-    static const to_args args = {{TN_CPU, 0}};
-    tn__sample_unary_with(s, -3.0, 3.0, "device='cpu'", &args);
-}
-
 const tn_op tn__op_to = {
     .name = "to",
     .inputs = {"x"},
@@ -42,7 +37,8 @@ const tn_op tn__op_to = {
     .shape = to_shape,
     .forward = to_forward,
     .backward = to_backward,
-    .add_samples = to_samples,
+    .samples = "*",
+    .sample_args = &(const to_args){{TN_CPU, 0}},
 };
 
 tn_tensor *tn_to(tn_tensor *x, tn_device device) {

@@ -95,7 +95,6 @@ PART(odd_numbers) {
         OTHER(ANY, tn_cast(tn_full(TN_DIMS(2), r, TN_F64), TN_I64));
         OTHER(ANY, tn_cast(tn_full(TN_DIMS(2), r, TN_F64), TN_U8));
         OTHER(ANY, tn_init_trunc_normal(x, 0.0, r, -1.0, r));
-        OTHER(ANY, tn_init_sparse(x, r, r));
     }
 }
 

@@ -269,6 +269,7 @@ TEST(shapes_as_text) {
                                        ['b'] = tn_zeros(TN_DIMS(4, 3), TN_BF16),
                                        ['d'] = tn_zeros(TN_DIMS(3), TN_F64),
                                        ['i'] = tn_zeros(TN_DIMS(2, 5), TN_I32),
+                                       ['z'] = tn_zeros(TN_DIMS(3, 5), TN_BF16),
                                        ['x'] = tn_zeros(TN_DIMS(3), TN_F32),
                                        ['y'] = tn_zeros(TN_DIMS(1, 1, 1, 1, 1, 1, 1, 1), TN_F32)};
     static const struct {
@@ -289,11 +290,22 @@ TEST(shapes_as_text) {
         {"..., index: n", "", "the dtype of b is f64 but indices must be i64 or i32", "ad"},
         {"..., i8: n", "", "b is i32 (i8 is needed)", "ai"},
         {"flaot: ...", "", "its shape rule has 'flaot' for a dtype", "a"},
+        {"wide: ...", "", "its shape rule has 'wide' for a dtype", "a"},
+        {"... -> any: ...", "", "its shape rule has 'any' for a dtype", "a"},
+        {"... n ...", "", "\"... n ...\" has ... twice in one operand", "a"},
+        {"... - ...", "", "has a - that is no ->", "a"},
+        {"... -> ... -> ...", "", "has a - that is no ->", "a"},
+        {"a b c d e f g h i j", "", "has too many words", "a"},
+        {"a b c d e f, g h i j k l, m n o p q", "", "has too many words", "a"},
+        {"a_word_that_is_much_too_long", "", "has too long a word", "a"},
+        {"n, n, n, n, n, n, n, n, n -> n, n, n, n, n, n, n, n", "", "has too many operands", "d"},
         {"n -> n", "", "a is [2, 5, 3] (it must be [n])", "a"},
         {"a b c d ...", "", "a is [2, 5, 3] (it must be [a, b, c, d, ...])", "a"},
         {"n n", "", "a is [4, 3] (it must be [n, n]: n is 4 and 3)", "b"},
         {"n, float: n ...", "", "(they must be [n] and [n, ...]: n is 3 and 2)", "da"},
         {"..., ... -> ...", "", "a is [2, 5, 3] but b is [4, 3] (they must be equal)", "ab"},
+        {"any: ..., i32: ... n", "", "... is [2, 5] and [2]", "ii"},
+        {"... n, ...", "", "... is [2, 5] and [3, 5]", "az"},
         {"... m, ... n", "", "(they must be [..., m] and [..., n]: ... is [2, 5] and [4])", "ab"},
         {"... -> ... m", "", "no input has the size 'm' of its result", "a"},
         {"n -> ...", "", "no input has the size '...' of its result", "d"},
@@ -314,6 +326,27 @@ TEST(shapes_as_text) {
         tn_error_clear();
     }
     assert_string_equal(outputs_of("n -> n, wide: n", &of_letter['x'], 1, false), "[3] f32");
+}
+
+/* A rule that was read is found again by its text, not by where that is alone; and more rules than
+ * are kept are read each time. */
+TEST(shapes_of_many_texts) {
+    enum { TEXTS = 300 };
+    static char text[TEXTS][32];
+    tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
+    for (int round = 0; round < 3; round++) {
+        for (int i = 0; i < TEXTS; i++) {
+            bool swaps = (i + round) % 2;
+            snprintf(text[i], sizeof text[i], "a%d b -> %s%d", i, swaps ? "b a" : "a", i);
+            const char *got = outputs_of(text[i], &x, 1, false);
+            assert_string_equal(got, swaps ? "[3, 2] f32" : "[2] f32");
+        }
+    }
+    char longer[200];
+    memset(longer, ' ', sizeof longer);
+    memcpy(longer + 190, "-> n", sizeof "-> n");
+    assert_string_equal(outputs_of(longer, &x, 1, false), "");
+    assert_error(TN_EVALUE, "has too long a text");
 }
 
 TEST(what_is_saved_and_not_there) {

@@ -265,11 +265,9 @@ static void dump_inits(void) {
     DUMP_INIT("normal", normal, 1.0, 0.5);
     DUMP_INIT("constant", constant, 0.25);
     DUMP_INIT("trunc_normal", trunc_normal, 1.0, 2.0, -1.0, 6.0);
-    DUMP_INIT("sparse", sparse, 0.1, 0.5);
     tn_init_eye(t);
     add_tensor("init", "eye", "", t);
     t = tn_empty(TN_DIMS(6, 2, 3, 4), TN_F32);
-    DUMP_INIT("dirac", dirac, 2);
     DUMP_INIT("orthogonal_wide", orthogonal, 3.0); /* 6 rows of 24 */
     t = tn_empty(TN_DIMS(150, 90), TN_F32);
     DUMP_INIT("orthogonal_tall", orthogonal, 1.0);

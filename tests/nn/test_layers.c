@@ -94,16 +94,10 @@ TEST(initial_values) {
     assert_true(tn_is_leaf(p) && tn_at(p, TN_DIMS(1, 1)) == 3.0);
     tn_init_eye(tn_ones(TN_DIMS(2, 2, 2), TN_F32));
     assert_error(TN_ESHAPE, "init_eye: the tensor is [2, 2, 2] but needs 2 to 2 dimensions");
-    tn_init_dirac(tn_ones(TN_DIMS(4, 2, 3), TN_F32), 3);
-    assert_error(TN_EVALUE, "init_dirac: 4 channels cannot be in 3 groups");
     tn_init_trunc_normal(p, 0.0, -1.0, -2.0, 2.0);
     assert_error(TN_EVALUE, "init_trunc_normal: mean is 0, std -1");
-    tn_init_sparse(p, 2.0, 1.0);
-    assert_error(TN_EVALUE, "init_sparse: sparsity is 2");
     tn_init_orthogonal(tn_empty(TN_DIMS(0, 3), TN_F32), 1.0);
     tn_init_orthogonal(tn_empty(TN_DIMS(3, 0), TN_F32), 1.0);
-    tn_init_sparse(tn_empty(TN_DIMS(0, 3), TN_F32), 1.0, 1.0);
-    tn_init_dirac(tn_empty(TN_DIMS(2, 2, 0), TN_F32), 1);
     tn_tensor *deferred;
     {
         TN_DEFER_INIT;

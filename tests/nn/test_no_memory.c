@@ -148,7 +148,6 @@ static void use_transformer(void) {
     tn_module_free(m);
     tn_tensor *t = tn_ones(TN_DIMS(4, 2), TN_F32);
     tn_init_orthogonal(t, 1.0);
-    tn_init_sparse(t, 0.5, 1.0);
 }
 
 PLAIN_TEST(transformer_without_memory) {

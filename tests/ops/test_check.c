@@ -38,23 +38,9 @@ static void wrong_in_f32(tn_op_grad *g) {
     tn_op_give(g, 0, wrong ? tn_mul_scalar(right_gradient(g), 1.01) : right_gradient(g));
 }
 
-static void one_sample(tn_op_samples *s, tn_dims dims) {
-    tn_sample sample = {
-        .text = "", .inputs = 1, .in = {tn_spec_real(dims, -1.0, 1.0)}, .no_second = true};
-    tn_sample_add(s, &sample);
-}
-
-static void small_sample(tn_op_samples *s) {
-    one_sample(s, TN_DIMS(2, 3));
-}
-
-static void large_sample(tn_op_samples *s) {
-    one_sample(s, TN_DIMS(500));
-}
-
 PLAIN_TEST(wrong_gradients) {
     tn_op op = *tn_op_named("exp");
-    op.add_samples = small_sample;
+    op.samples = "{once -1:1} [2, 3]";
     assert_int_equal(tn_op_check(&op), TN_OK);
     op.backward = wrong_sign;
     check_finds(&op, "exp: sample 0 ([2, 3]; ), contiguous: ", "");
@@ -62,7 +48,7 @@ PLAIN_TEST(wrong_gradients) {
     check_finds(&op, "exp: sample 0", "the recorded gradient of input 0");
     op.backward = wrong_in_f32;
     check_finds(&op, "f32: ", "gradient of input 0");
-    op.add_samples = large_sample;
+    op.samples = "{once -1:1} [500]";
     op.backward = wrong_sign;
     check_finds(&op, "exp: sample 0 ([500]; )", "along a direction backward gives");
 }
@@ -85,7 +71,7 @@ static tn_status no_kernel(const tn_op_back *b) {
 
 PLAIN_TEST(wrong_kernels) {
     tn_op op = *tn_op_named("exp");
-    op.add_samples = small_sample;
+    op.samples = "{once -1:1} [2, 3]";
     op.backward_kernel = right_kernel;
     assert_int_equal(tn_op_check(&op), TN_OK);
     op.backward_kernel = wrong_kernel;
@@ -157,15 +143,9 @@ static tn_status row_major_forward(const tn_op_call *c) {
 }
 
 /* Enough samples that each order has its turn on a slow device, too. */
-static void box_samples(tn_op_samples *s) {
-    for (int i = 0; i < 5; i++) {
-        one_sample(s, TN_DIMS(2, 3, 4));
-    }
-}
-
 PLAIN_TEST(wrong_orders) {
     tn_op op = *tn_op_named("exp");
-    op.add_samples = box_samples;
+    op.samples = "[2, 3, 4]; [2, 3, 4]; [2, 3, 4]; [2, 3, 4]; [2, 3, 4]";
     op.forward = row_major_forward;
     check_finds(&op, " ([2, 3, 4]; ), ", "operand 0 in order 3, result 0");
 }
@@ -182,7 +162,7 @@ static tn_status leaking_forward(const tn_op_call *c) {
 
 PLAIN_TEST(wrong_forwards) {
     tn_op op = *tn_op_named("exp");
-    op.add_samples = small_sample;
+    op.samples = "{once -1:1} [2, 3]";
     op.forward = imprecise_forward;
     check_finds(&op, "f32: ", "result 0, element 0: f32 gives");
     op.forward = large_dtypes_only;

@@ -86,6 +86,17 @@ PLAIN_TEST(samples_as_text) {
                                  "r0 0.5 2 d1 -1 1 -0 b1 0 2 dim 7()\n"
                                  "i1 0 7 v1 -1.5 inf dim 1(dim=1)\n"
                                  "y1 -127 128 dim 7() once\n");
+    char usual[2000] = "";
+    s.user = usual;
+    op.samples = "* *; {0:1} ** ** dim=1";
+    tn_op_list_samples(&op, &s);
+    assert_non_null(strstr(usual, "r2 -3 3 r2 -3 3 dim 7()\nr3 -3 3 r3 -3 3 dim 7()\nr0 -3 3 r0 "));
+    assert_non_null(strstr(usual, "r2 0 1 r1 0 1 dim 1(dim=1)\nr1 0 1 r2 0 1 dim 1(dim=1)\n"));
+    int lines = 0;
+    for (const char *at = usual; (at = strchr(at, '\n')); at++) {
+        lines++;
+    }
+    assert_int_equal(lines, 9 + 15);
     static const char *const wrong[] = {"[2] dims=1",
                                         "[2] dim=",
                                         "[2] dim=one",
@@ -95,7 +106,10 @@ PLAIN_TEST(samples_as_text) {
                                         "[1,1,1,1,1,1,1,1,1]",
                                         "------- - -",
                                         "[2] keepdim=2",
-                                        "{distict 0:1} [2] dim=0"};
+                                        "{distict 0:1} [2] dim=0",
+                                        "***",
+                                        "* * **",
+                                        "* dim=1x"};
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         op.samples = wrong[i];
         tn_op_list_samples(&op, &s);

@@ -177,6 +177,8 @@ struct tn_op {
      *     "[2, 3] dim=0; [3] dim=-1, keepdim=True"    members of args, as `fields` names them
      *     "[4, 3] [2]<4; [3]=(1, nan, -inf)"          integers below 4; these values
      *     "{-1:1, bool} [3] [3]; [2] [2]"             what the inputs of all that follow hold
+     *     "*; * * dim=0"      each of the usual shapes: a vector, empty, …; two inputs alike
+     *     "** **"             each of the usual pairs of shapes that broadcast
      *
      * They hold uniform numbers from -3 to 3 at first; in braces, for each input (the last also for
      * others): "-1:1", "distinct -1:1" (no two alike), "bool", "byte". "{once …}": these have no
@@ -345,12 +347,6 @@ static inline tn_spec tn_spec_values(tn_dims dims, const double *values) {
     return spec;
 }
 TN_API void tn_sample_add(tn_op_samples *s, const tn_sample *sample);
-
-/* Samples for most operations: vectors, matrices, a 0-d, an empty and a size-1 tensor, values in
- * [low, high]. */
-TN_API void tn_sample_unary(tn_op_samples *s, double low, double high);
-/* The same for two inputs, with pairs of shapes that broadcast in different ways. */
-TN_API void tn_sample_binary(tn_op_samples *s, double low, double high, double low2, double high2);
 
 /* ---- The registry ---------------------------------------------------------------------------- */
 

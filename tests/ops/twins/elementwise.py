@@ -13,7 +13,10 @@ TWINS = {
     "silu_mul": lambda a, b: F.silu(a) * b,
     "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
     "hardsigmoid": lambda x: F.relu6(x + 3) / 6,  # its own gradient has 1 / 6 in f32 for f64 too
-    "elu": lambda x, alpha=1.0, selu=False: F.selu(x) if selu else F.elu(x, alpha),
+    "clamp": lambda x, low, high: torch.clamp(x, low, high),
+    "hardtanh": lambda x, low, high: F.hardtanh(x, low, high),
+    "leaky_relu": lambda x, k: F.leaky_relu(x, k),
+    "elu": lambda x, alpha, scale=1.0: F.elu(x, alpha) if scale == 1.0 else F.selu(x),
     "masked_fill": lambda x, mask, value: torch.where(mask, torch.full((), value, dtype=x.dtype), x),
 }
 

@@ -45,13 +45,6 @@ def cross_entropy(x, y, weight=None, reduction="mean", ignore_index=-100, label_
     return defined(each, twin(x, y, reduction, weight=weight.detach(), **more), reduction, share)
 
 
-def multi_margin(x, y, weight=None, reduction="mean", **more):
-    twin = over_rows(F.multi_margin_loss)
-    if weight is None:
-        return twin(x, y, reduction, **more)
-    return defined(twin(x, y, "none", **more) * weight[y.long()], twin(x, y, reduction, weight=weight.detach(), **more), reduction)
-
-
 def bce(x, t, weight=None, reduction="mean"):
     if weight is None:
         return F.binary_cross_entropy(x, t, reduction=reduction)
@@ -66,10 +59,6 @@ def bce_with_logits(x, t, weight=None, pos_weight=None, reduction="mean"):
     return defined(each, F.binary_cross_entropy_with_logits(x, t, detached[0], pos_weight=detached[1], reduction=reduction), reduction)
 
 
-def cosine_embedding(a, b, y, **more):
-    return F.cosine_embedding_loss(a, b, 2 * y - 1, **more)
-
-
 def ctc(x, targets, frames, labels, **more):
     return F.ctc_loss(F.log_softmax(x, 2), targets.long(), frames.long(), labels.long(), **more)
 
@@ -78,6 +67,5 @@ TWINS = {
     "ctc": ctc,
     "mse": F.mse_loss, "l1": F.l1_loss, "smooth_l1": F.smooth_l1_loss, "huber": F.huber_loss, "kl_div": F.kl_div,
     "cross_entropy": cross_entropy, "weighted_cross_entropy": cross_entropy, "nll": nll, "bce": bce, "bce_with_logits": bce_with_logits,
-    "cosine_embedding": cosine_embedding, "margin_ranking": F.margin_ranking_loss, "multi_margin": multi_margin,
     "triplet_margin": F.triplet_margin_loss,
 }

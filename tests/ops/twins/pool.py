@@ -17,7 +17,7 @@ def avg_unpool(x, size, **more):
     return torch.autograd.grad(pooled("avg")(probe, **more), probe, x, create_graph=True)[0]
 
 
-def resample(x, dim, size, given, mode, scale=None, align_corners=None):
+def resample(x, dim, size, given, mode, step=None, align_corners=None):
     """Along one dimension: F.interpolate of (others, 1, given); bicubic takes two dimensions, of which one keeps its size."""
     lines = x.movedim(dim, -1)
     shape, modes = lines.shape[:-1], {}
@@ -26,8 +26,8 @@ def resample(x, dim, size, given, mode, scale=None, align_corners=None):
     flat = lines.reshape((-1, 1, given) if mode != "bicubic" else (-1, 1, 1, given))
     if not flat.numel():
         return (flat.sum() + torch.zeros(shape + (size,), dtype=x.dtype)).movedim(-1, dim)
-    if scale is not None:
-        y = F.interpolate(flat, scale_factor=scale, mode=mode, **modes)
+    if step is not None:
+        y = F.interpolate(flat, scale_factor=1 / step, mode=mode, **modes)
     else:
         y = F.interpolate(flat, size=(size,) if mode != "bicubic" else (1, size), mode=mode, **modes)
     return y.reshape(shape + (size,)).movedim(-1, dim)

@@ -14,7 +14,7 @@ def sum_to(x, size):
     return x.sum_to_size(*size) if size else x.sum()
 
 
-def prod(x, dim, keepdim):
+def prod(x, dim=(), keepdim=False):
     for d in sorted((d % max(x.dim(), 1) for d in dim or range(x.dim())), reverse=True):
         x = x.prod(d, keepdim=keepdim)
     return x
@@ -39,7 +39,7 @@ TWINS = {
     "min": reduction(lambda x, d, k: x.amin(d, keepdim=k)),
     "var": reduction(lambda x, d, k, correction: x.var(d, correction=correction, keepdim=k)),
     "std": reduction(lambda x, d, k, correction: x.std(d, correction=correction, keepdim=k)),
-    "norm": reduction(lambda x, d, k, ord: torch.linalg.vector_norm(x, ord, d, keepdim=k)),
+    "norm": reduction(lambda x, d, k, ord=2: torch.linalg.vector_norm(x, ord, d, keepdim=k)),
     "logsumexp": reduction(lambda x, d, k: torch.logsumexp(x, d, keepdim=k)),
     "argmax": lambda x, dim, keepdim: torch.argmax(x, dim, keepdim),
     "argmin": lambda x, dim, keepdim: torch.argmin(x, dim, keepdim),
