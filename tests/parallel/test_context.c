@@ -441,8 +441,3 @@ TEST(test_slices_refused) {
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, NULL, 0), TN_EVALUE, "NULL");
     assert_inert(tn_context_slice(NULL, (tn_cp_kind)-1, x, 1), TN_EVALUE, "the kind is -1");
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

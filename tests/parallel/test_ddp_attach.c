@@ -271,8 +271,3 @@ TEST(test_the_group_was_freed) {
     assert_error(TN_ESTATE, "the group was freed before");
     tn_module_finish(&m);
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

@@ -270,8 +270,3 @@ TEST(test_dtypes) {
     run_ok(4, fills_f16, &values[0]);
     run_ok(4, fills_f16, &values[1]);
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

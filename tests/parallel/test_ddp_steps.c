@@ -118,38 +118,6 @@ TEST(test_a_part_of_a_recomputed_module) {
     run_ok(2, drops_inside_recompute, "naive");
 }
 
-static void accumulates_gradients(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    net m;
-    net_init(&m, 1);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.sum = true;
-    tn_ddp_state *ddp = tn_ddp(&m, g, o);
-    numbers mine[2];
-    for (int r = 0; r < 2; r++) {
-        numbers a = grads_alone(1, true, r), b = grads_alone(1, true, r + 2);
-        mine[r] = numbers_sum(&a, &b, 1);
-    }
-    for (int step = 0; step < 2; step++) { /* the second time with rebuilt buckets */
-        tn_module_zero_grad(&m);
-        {
-            TN_NO_SYNC(&m);
-            net_backward(&m, rank);
-            numbers is = grads_of(&m), own = grads_alone(1, true, rank);
-            CHECK(same_numbers(&is, &own)); /* nothing was sent */
-            CHECK(tn_ddp_statistics(ddp).steps == step);
-        }
-        net_backward(&m, rank + 2);
-        numbers want = numbers_sum(&mine[0], &mine[1], 1), is = grads_of(&m);
-        CHECK(same_numbers(&is, &want));
-    }
-    tn_module_finish(&m);
-}
-
-TEST(test_no_sync_accumulates) {
-    run_ok(2, accumulates_gradients, NULL);
-}
-
 /* Adding to averages is allowed; adding to sums is not. */
 static void adds_to_averages(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
@@ -305,9 +273,4 @@ static void moves_streams(tn_group *g, void *user) {
 TEST(test_random_numbers_are_the_micro_batchs) {
     run_ok(1, moves_streams, NULL);
     run_ok(3, moves_streams, NULL);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

@@ -158,7 +158,6 @@ static const rank_entry bodies[] = {
     {"peaks", peak_is_right}, {"does_not_fit", does_not_fit}, {"fits", fits_in_parts}};
 
 int main(int argc, char **argv) {
-    tn_set_threads(1);
     ranks_main(argc, argv, bodies, 3);
     return tests_run(NULL, NULL);
 }

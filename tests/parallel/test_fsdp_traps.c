@@ -146,100 +146,6 @@ TEST(test_units_that_ranks_leave_out) {
     run_failing(2, leaves_out_a_unit, NULL, TN_ESTATE);
 }
 
-/* ---- f16 ------------------------------------------------------------------------------------- */
-
-enum { SKIPS = 2 };
-
-/* Only the gradient of the head's last row, which the last rank has, overflows. */
-static train_bits scaled_run(tn_group *g, int micros) {
-    TN_SCOPE;
-    tn_sequential m;
-    tn_linear head;
-    tn_seed(9);
-    tn_linear_init(&head, WIDTH, VOCAB, tn_linear_defaults());
-    tn_sequential_init(&m);
-    tn_sequential_add(&m, &head);
-    tn_precision policy = tn_precision_defaults();
-    policy.compute = TN_F16;
-    tn_module_set_precision(&m, policy);
-    if (g) { CHECK(tn_fsdp(&m, g, NULL, summing_options("0")) != NULL); }
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    tn_scaler *scaler = tn_scaler_new(tn_scaler_defaults());
-    for (int step = 0; step < SKIPS + 2; step++) {
-        TN_SCOPE;
-        for (int i = 0; i < (g ? 1 : micros); i++) {
-            TN_SCOPE;
-            tn_generator data = {.seed = 4, .stream = (uint64_t)(g ? tn_group_rank(g) : i)};
-            tn_tensor *x = tn_normal_(tn_empty(TN_DIMS(3, WIDTH), TN_F32), 0, 1, &data);
-            float weights[VOCAB] = {[0] = 0.5F, [VOCAB - 1] = 2.0F};
-            tn_tensor *y =
-                tn_mul(tn_cast(tn_call(&m, x), TN_F32), TN_FROM(weights, TN_DIMS(VOCAB), TN_F32));
-            tn_backward(tn_scaler_scale(scaler, tn_sum_all(y)));
-        }
-        tn_scaler_clip(scaler, opt, 1.0);
-        CHECK(tn_scaler_step(scaler, opt) == TN_OK);
-        CHECK(tn_scaler_skipped(scaler) == (step < SKIPS));
-        tn_scaler_update(scaler);
-        tn_optim_zero_grad(opt);
-    }
-    CHECK(tn_optim_steps(opt) == 2);
-    train_bits bits = train_whole(&m, g);
-    tn_scaler_free(scaler);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    return bits;
-}
-
-static void scales_loss(tn_group *g, void *user) {
-    const train_bits *want = user;
-    train_bits is = scaled_run(g, 1);
-    CHECK(train_same(is, *want));
-    free(is.data);
-}
-
-TEST(test_an_overflow_in_one_ranks_part) {
-    train_bits want = scaled_run(NULL, 4);
-    run_ok(4, scales_loss, &want);
-    free(want.data);
-}
-
-/* ---- Norms ----------------------------------------------------------------------------------- */
-
-static double norm_of(tn_group *g, int micros, bool at_once) {
-    TN_SCOPE;
-    net m;
-    net_init(&m, 1);
-    tn_module_train(&m, false); /* no dropout */
-    if (g) { CHECK(tn_fsdp(&m, g, NULL, summing_options("h.* head")) != NULL); }
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    for (int i = 0; i < (g ? 1 : micros); i++) {
-        tn_backward(tn_mul_scalar(net_loss(&m, g ? tn_group_rank(g) : i), 1.0 / micros));
-    }
-    double norm = at_once ? tn_clip_grad_norm(&m, 0.01) : tn_optim_clip(opt, 0.01);
-    if (at_once) {
-        double after = tn_clip_grad_norm(&m, 0.01);
-        CHECK(fabs(after - 0.01) < 1e-6);
-    }
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-    return norm;
-}
-
-static void clips_norm(tn_group *g, void *user) {
-    const double *want = user;
-    for (int at_once = 0; at_once < 2; at_once++) {
-        double is = norm_of(g, tn_group_size(g), at_once);
-        CHECK(fabs(is - *want) <= 1e-12 * *want); /* squares are added in a different order */
-    }
-}
-
-TEST(test_norms_are_of_the_whole) {
-    for (int ranks = 1; ranks <= 4; ranks++) {
-        double want = norm_of(NULL, ranks, false);
-        run_ok(ranks, clips_norm, &want);
-    }
-}
-
 /* ---- Errors midway --------------------------------------------------------------------------- */
 
 static tn_values stumble_forward(tn_module *m, tn_values in, void *user) {
@@ -334,9 +240,4 @@ static void leaves_out_in_a_replica(tn_group *g, void *user) {
 TEST(test_a_replica_that_leaves_out) {
     numbers ends[2];
     run_ok(2, leaves_out_in_a_replica, ends);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

@@ -418,6 +418,5 @@ TEST(test_no_memory) {
 int main(int argc, char **argv) {
     static const rank_entry bodies[] = {{"train", train_on}};
     ranks_main(argc, argv, bodies, 1);
-    tn_set_threads(1);
     return tests_run(NULL, NULL);
 }

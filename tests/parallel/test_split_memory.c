@@ -257,7 +257,6 @@ PLAIN_TEST(test_what_one_rank_cannot_read) {
 static const rank_entry bodies[] = {{"trains", trains_within}, {"writes", writes_within}};
 
 int main(int argc, char **argv) {
-    tn_set_threads(1);
     ranks_main(argc, argv, bodies, 2);
     return tests_run(NULL, NULL);
 }

@@ -229,65 +229,6 @@ TEST(test_wrong_folder) {
     assert_contains(run_failing(4, reads_a_wrong_one, &j, TN_EMISMATCH), "vocab");
 }
 
-/* Ranks of tp and cp must not receive different batches, nor be treated as copies. */
-typedef struct mistake {
-    const char *mesh, *says;
-    tn_status status;
-    void (*make)(tn_group *world, mesh_model *m);
-} mistake;
-
-static void measure_with_all(tn_group *world, mesh_model *m) {
-    tn_perplexity p;
-    measure_text(m, &folders[1].shape, world, &p);
-    CHECK(p.tokens == 0);
-}
-
-static void train_on_own(tn_group *world, mesh_model *m) {
-    TN_SCOPE;
-    tn_tensor *x = mesh_tokens(29, ROWS, tn_group_rank(world));
-    CHECK(tn_is_inert(tn_lm_loss(m, x, x)));
-}
-
-static void copy_over_all(tn_group *world, mesh_model *m) {
-    CHECK(!tn_ddp(m, world, tn_ddp_defaults()));
-}
-
-static void shard_over_all(tn_group *world, mesh_model *m) {
-    CHECK(!tn_fsdp(m, world, NULL, tn_fsdp_defaults()));
-}
-
-static const mistake mistakes[] = {
-    {"tp=2", "have different blocks of wte.weight", TN_EVALUE, measure_with_all},
-    {"tp=2", "rank 1 of the group has other tokens than rank 0", TN_EMISMATCH, train_on_own},
-    {"cp=2", "rank 1 of the group has other tokens than rank 0", TN_EMISMATCH, train_on_own},
-    {NULL, "rank 1 has parameter wte.weight f32 [15, 10], block 1 of 2", TN_EMISMATCH,
-     copy_over_all},
-    {NULL, "block 1 of 2", TN_EMISMATCH, shard_over_all},
-};
-
-static void makes_mistake(tn_group *world, void *user) {
-    TN_SCOPE;
-    const mistake *wrong = user;
-    mesh_model m;
-    tn_spread *spread = NULL;
-    mesh_init(&m, &folders[1].shape, 1, false);
-    if (wrong->mesh) {
-        spread = mesh_spread(&m, world, wrong->mesh);
-    } else {
-        tn_tensor_parallel(&m, world, tn_tp_defaults());
-    }
-    wrong->make(world, &m);
-    tn_module_finish(&m);
-    tn_spread_free(spread);
-}
-
-TEST(test_mistakes) {
-    for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
-        assert_contains(run_failing(2, makes_mistake, (void *)&mistakes[i], mistakes[i].status),
-                        mistakes[i].says);
-    }
-}
-
 /* ---- What these files cannot hold ------------------------------------------------------------ */
 
 typedef tn_status (*writer)(tn_group *world, mesh_model *m, const char *path);
@@ -369,9 +310,4 @@ TEST(test_what_is_refused) {
         assert_contains(run_failing(2, writes_back, (void *)&refusals[i], TN_EUNSUPPORTED),
                         refusals[i].says);
     }
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }
