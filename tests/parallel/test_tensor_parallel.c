@@ -207,14 +207,13 @@ typedef struct refusal {
     int ranks;
 } refusal;
 
+/* Orders of calls are in test_mesh_refused.c. */
 static const refusal refusals[] = {
     {"heads", TN_ESHAPE, "3 ranks do not divide 4 heads (1, 2, 4 would)", 3},
     {"typo", TN_EVALUE, "\"h.*.attention\"", 2},
     {"kind", TN_EVALUE, "h.0.ln_1 is a layer_norm; the plan needs a linear there", 2},
     {"tie", TN_EVALUE, "the plan must cut both alike", 2},
     {"two rules", TN_EVALUE, "two rules of the plan name ln_f", 2},
-    {"twice", TN_ESTATE, "is cut already", 2},
-    {"after ddp", TN_ESTATE, "is under data parallelism already", 2},
     {"after optimiser", TN_ESTATE, "is held by an optimiser", 2},
     {"no plan", TN_EVALUE, "no plan is given, and a linear has none", 2},
     {"other width", TN_EMISMATCH, "but rank 1 has", 2},
@@ -255,18 +254,13 @@ static void is_refused(tn_group *g, void *user) {
         const tn_tp_rule plan[] = {{0}};
         o.plan = plan;
         tn_tensor_parallel(&alone, g, o);
-    } else if (strcmp(r->name, "after ddp") == 0) {
-        tn_ddp(&m, g, tn_ddp_defaults());
-        tn_tensor_parallel(&m, g, o);
     } else if (strcmp(r->name, "after optimiser") == 0) {
         opt = tn_sgd(&m, tn_sgd_defaults());
         tn_tensor_parallel(&m, g, o);
     } else {
         o.sequence = strcmp(r->name, "positions") == 0;
         tn_tensor_parallel(&m, g, o);
-        if (strcmp(r->name, "twice") == 0) {
-            tn_tensor_parallel(&m, g, o);
-        } else if (strcmp(r->name, "save") == 0) {
+        if (strcmp(r->name, "save") == 0) {
             tn_save(&m, temp_path("cut.safetensors"));
         } else if (strcmp(r->name, "positions") == 0) {
             tn_lm_loss(&m, tn_zeros(TN_DIMS(1, 7), TN_I64), tn_zeros(TN_DIMS(1, 7), TN_I64));
