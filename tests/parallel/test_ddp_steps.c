@@ -7,37 +7,6 @@
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-static void averages_gradients(tn_group *g, void *user) {
-    const tn_ddp_options *o = user;
-    int rank = tn_group_rank(g);
-    net m;
-    net_init(&m, 1);
-    tn_ddp_state *ddp = tn_ddp(&m, g, *o);
-    for (int step = 0; step < 3; step++) {
-        tn_module_zero_grad(&m);
-        net_backward(&m, 2 * step + rank);
-        numbers a = grads_alone(1, true, 2 * step), b = grads_alone(1, true, 2 * step + 1);
-        numbers want = numbers_sum(&a, &b, o->sum ? 1 : 2), is = grads_of(&m);
-        CHECK(same_numbers(&is, &want));
-    }
-    tn_ddp_stats stats = tn_ddp_statistics(ddp);
-    CHECK(stats.steps == 3);
-    CHECK(stats.buckets == (o->bucket_bytes == 1 ? 6 : 1));
-    CHECK(stats.bytes >= 213 * 4 && stats.bytes <= (213 + 6 * 16) * 4);
-    CHECK(stats.waiting >= 0);
-    CHECK(tn_error() == TN_OK);
-    tn_module_finish(&m);
-}
-
-TEST(test_gradients_are_averaged_or_summed) {
-    for (int i = 0; i < 8; i++) {
-        tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
-        o.sum = i & 2;
-        o.overlap = i & 4;
-        run_ok(2, averages_gradients, &o);
-    }
-}
-
 /* The module is inside another one that is recomputed in backward. */
 static void inside_recompute(tn_group *g, void *user) {
     TN_SCOPE;

@@ -62,58 +62,6 @@ TEST(test_gathers_of_a_step) {
     }
 }
 
-/* ---- Parts of 0 elements --------------------------------------------------------------------- */
-
-typedef struct names {
-    char text[4096];
-    double steps;
-} names;
-
-static bool note_state(const char *name, tn_tensor *state, void *user) {
-    names *n = user;
-    size_t at = strlen(n->text);
-    snprintf(n->text + at, sizeof(n->text) - at, "%s ", name);
-    n->steps += tn_ndim(state) == 0 ? tn_item(state) : 0;
-    return true;
-}
-
-static bool note_path(const tn_entry *entry, void *user) {
-    names *n = user;
-    size_t at = strlen(n->text);
-    snprintf(n->text + at, sizeof(n->text) - at, "%s ", entry->path);
-    n->steps += tn_count(entry->stored) == 0;
-    return true;
-}
-
-/* Every rank has every parameter's name and state, and steps it, even without an element of it. */
-static void steps_nothing(tn_group *g, void *user) {
-    TN_SCOPE;
-    static names all[8]; /* of each rank */
-    names *mine = &all[tn_group_rank(g)], empty = {.steps = 0};
-    *mine = empty;
-    net m;
-    init_and_cut(&m, g, "h.*");
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    for (int step = 0; step < 3; step++) {
-        net_backward(&m, step);
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-    }
-    tn_module_each(&m, (tn_walk){0}, note_path, &empty);
-    CHECK(empty.steps > 0); /* some parameters have no element here */
-    tn_optim_each(opt, note_state, mine);
-    CHECK(tn_optim_steps(opt) == 3 && mine->steps == 3 * (1 + 4 * 2));
-    tn_barrier(g);
-    CHECK(strcmp(all[0].text, mine->text) == 0 && strstr(mine->text, "h.1.inner.in.bias.exp_avg"));
-    tn_barrier(g);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-}
-
-TEST(test_parts_of_no_elements) {
-    run_ok(8, steps_nothing, NULL);
-}
-
 /* ---- Parameters that some ranks do not use --------------------------------------------------- */
 
 static void leaves_out(tn_group *g, void *user) {
