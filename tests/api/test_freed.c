@@ -421,7 +421,3 @@ TEST(freed_modules) {
     tn_module_free(child); /* went with its parent */
     assert_error(TN_EVALUE, "or was freed before");
 }
-
-int main(void) {
-    return tests_run(NULL, NULL);
-}

@@ -1,28 +1,13 @@
 /* The seeds of the fuzz targets of this folder, and what they have found so far, as an ordinary
  * test. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_corpus
 #include "tests/fuzz/fuzz_corpus.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_cifar
 #include "tests/fuzz/fuzz_cifar.c"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_csv
 #include "tests/fuzz/fuzz_csv.c"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_picture
 #include "tests/fuzz/fuzz_picture.c"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_idx
 #include "tests/fuzz/fuzz_idx.c"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_shards
 #include "tests/fuzz/fuzz_shards.c"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_tokenizer
 #include "tests/fuzz/fuzz_tokenizer.c"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 

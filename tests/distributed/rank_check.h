@@ -23,6 +23,11 @@ static int ranks_told; /* how many know rank 1's error: stay_until_told */
         }                                                                       \
     } while (0)
 
+/* Ranks share the cores already. */
+__attribute__((constructor)) static void compute_in_one_thread(void) {
+    tn_set_threads(1);
+}
+
 static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
     failures = ranks_told = 0;
     if (tn_local_run(ranks, f, user) != TN_OK) { fail_msg("%s", tn_error_message()); }

@@ -241,6 +241,15 @@ static void check_numbers(tn_group *g, bool thorough) {
             check_reductions(&c);
         }
     }
+    if (thorough && strcmp(tn_group_engine(g), "gloo") == 0) { /* several of its blocks */
+        TN_SCOPE;
+        c.count = 600001;
+        c.dtype = TN_F32;
+        check_all_reduce(&c);
+        check_reduce_scatter(&c);
+        check_broadcast(&c, 0);
+        check_messages(&c);
+    }
 }
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
@@ -330,19 +339,32 @@ static const struct disagreement {
     {"size", "all_reduce f32 [6] sum", "all_reduce f32 [7] sum"},
     {"dtype", "all_reduce f32 [6] sum", "all_reduce i32 [6] sum"},
     {"order", "all_reduce f32 [6] sum", "broadcast f32 [6] from rank 0"},
+    {"reduction", "all_reduce f32 [6] sum", "all_reduce f32 [6] max"},
+    {"gather", "all_reduce f32 [6] sum", "all_gather f32 [6]"},
+    {"barrier", "all_reduce f32 [6] sum", "barrier"},
+    {"root", "broadcast f32 [6] from rank 0", "broadcast f32 [6] from rank 1"},
     {"message", "rank 0 sends f32 [6]", "rank 1 receives f32 [7]"},
 };
 
-static tn_work *disagree_in(tn_group *g, const char *what) {
-    bool other = tn_group_rank(g) == 1;
-    bool is_message = strcmp(what, "message") == 0;
+static void disagree_in(tn_group *g, const char *what) {
+    bool other = tn_group_rank(g) == 1, is_message = strcmp(what, "message") == 0;
     int64_t size = other && (is_message || strcmp(what, "size") == 0) ? 7 : 6;
     tn_tensor *t = tn_ones(TN_DIMS(size), other && strcmp(what, "dtype") == 0 ? TN_I32 : TN_F32);
+    tn_work *w = NULL;
     if (is_message) {
-        return other ? tn_recv(g, t, 0) : tn_group_rank(g) == 0 ? tn_send(g, t, 1) : NULL;
+        w = other ? tn_recv(g, t, 0) : tn_group_rank(g) == 0 ? tn_send(g, t, 1) : NULL;
+    } else if (strcmp(what, "root") == 0) {
+        w = tn_broadcast(g, t, other);
+    } else if (other && strcmp(what, "order") == 0) {
+        w = tn_broadcast(g, t, 0);
+    } else if (other && strcmp(what, "gather") == 0) {
+        w = tn_all_gather(g, tn_empty(TN_DIMS(tn_group_size(g), 6), TN_F32), t);
+    } else if (other && strcmp(what, "barrier") == 0) {
+        tn_barrier(g);
+    } else {
+        w = tn_all_reduce(g, t, other && strcmp(what, "reduction") == 0 ? TN_MAX : TN_SUM);
     }
-    return other && strcmp(what, "order") == 0 ? tn_broadcast(g, t, 0)
-                                               : tn_all_reduce(g, t, TN_SUM);
+    tn_work_wait(w, 0);
 }
 
 /* Every rank's error must name both calls; for a message, the receiver's must. Ends the group. */
@@ -351,7 +373,7 @@ static void check_disagreement(tn_group *g, const struct disagreement *d) {
     trial c = {.g = g, .rank = tn_group_rank(g), .ranks = tn_group_size(g), .count = 6};
     c.how = TN_SUM;
     check_all_reduce(&c);
-    tn_work_wait(disagree_in(g, d->name), 0);
+    disagree_in(g, d->name);
     bool must_hear = c.rank == 1 || strcmp(d->name, "message") != 0;
     if (must_hear && (tn_error() != TN_EMISMATCH || !strstr(tn_error_message(), d->theirs) ||
                       !strstr(tn_error_message(), d->mine))) {

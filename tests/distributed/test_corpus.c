@@ -1,16 +1,9 @@
 /* The seeds of the fuzz targets for the store's server, for calls and for environments, run as an
  * ordinary test. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_store
 #include "tests/fuzz/fuzz_store.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_rpc
 #include "tests/fuzz/fuzz_rpc.c"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_environment
 #include "tests/fuzz/fuzz_environment.c"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 

@@ -46,9 +46,7 @@ static void pads_shares(tn_group *g, void *user) {
 
 PLAIN_TEST(test_shares_of_one_size) {
     int seen[10] = {0};
-    failures = 0;
-    assert_int_equal(tn_local_run(4, pads_shares, seen), TN_OK);
-    assert_int_equal(failures, 0);
+    run_ok(4, pads_shares, seen);
     for (int i = 0; i < 10; i++) {
         assert_int_equal(seen[i], 1);
     }
@@ -129,10 +127,9 @@ static void load_two(tn_group *g, void *user) {
 PLAIN_TEST(test_other_numbers_of_ranks_go_on) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
-    failures = 0;
-    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
-    assert_int_equal(tn_local_run(4, load_four, path), TN_OK);
-    assert_int_equal(tn_local_run(2, load_two, path), TN_OK);
+    run_ok(4, save_four, path);
+    run_ok(4, load_four, path);
+    run_ok(2, load_two, path);
     load_with(NULL, path, 8, 3);
     assert_int_equal(tn_error(), TN_OK);
     assert_int_equal(failures, 0);
@@ -195,10 +192,8 @@ PLAIN_TEST(test_buckets_of_other_numbers_of_ranks) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("buckets"));
     bucket_job all = {.path = path};
-    failures = 0;
-    assert_int_equal(tn_local_run(4, save_buckets, path), TN_OK);
-    assert_int_equal(tn_local_run(2, load_buckets, &all), TN_OK);
-    assert_int_equal(failures, 0);
+    run_ok(4, save_buckets, path);
+    run_ok(2, load_buckets, &all);
     int read = 0;
     for (int i = 0; i < 48; i++) {
         assert_in_range(all.seen[i], 0, 1);
@@ -221,29 +216,7 @@ static void save_fails(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_an_error_of_rank_0_is_everybodys) {
-    failures = 0;
-    assert_int_equal(tn_local_run(3, save_fails, (void *)"/nowhere/at/all"), TN_OK);
-    assert_int_equal(failures, 0);
-}
-
-/* Rank 1 has another model, which the file does not fit: an error on all ranks. */
-static void load_fails(tn_group *g, void *user) {
-    tn_linear m;
-    tn_linear_init(&m, 4, tn_group_rank(g) == 1 ? 2 : 3, tn_linear_defaults());
-    tn_checkpoint c = {.model = &m, .partial = true};
-    CHECK(tn_dist_load(g, &c, user) == TN_ESHAPE);
-    CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1: ") != NULL);
-    tn_error_clear();
-    tn_module_finish(&m);
-}
-
-PLAIN_TEST(test_an_error_of_another_rank) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
-    failures = 0;
-    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
-    assert_int_equal(tn_local_run(3, load_fails, path), TN_OK);
-    assert_int_equal(failures, 0);
+    run_ok(3, save_fails, (void *)"/nowhere/at/all");
 }
 
 /* ---- Another run ----------------------------------------------------------------------------- */
@@ -378,17 +351,15 @@ static void load_damaged(tn_group *g, void *user) {
 PLAIN_TEST(test_a_damaged_file_is_named) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("damaged"));
-    failures = 0;
-    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
+    run_ok(4, save_four, path);
     size_t bytes;
     unsigned char *file = temp_read(path, &bytes);
     for (int i = 0; i < 2; i++) {
         file[bytes - 1] ^= 1; /* a wrong digest; then too short for a header */
         temp_write(path, file, i ? 7 : bytes);
-        assert_int_equal(tn_local_run(3, load_damaged, path), TN_OK);
+        run_ok(3, load_damaged, path);
     }
     free(file);
-    assert_int_equal(failures, 0);
 }
 
 /* Rank 1's model does not fit: no rank loads anything, though the file fits the others. */
@@ -399,6 +370,7 @@ static void load_refused(tn_group *g, void *user) {
     tn_tensor *before = tn_copy(tn_detach(m.weight));
     tn_checkpoint c = {.model = &m, .partial = true, .step = 77};
     CHECK(tn_dist_load(g, &c, user) == TN_ESHAPE);
+    CHECK(tn_group_rank(g) == 1 || strstr(tn_error_message(), "rank 1: ") != NULL);
     tn_error_clear();
     CHECK(c.step == 77 && tn_equal(before, tn_detach(m.weight)));
     tn_module_finish(&m);
@@ -407,10 +379,8 @@ static void load_refused(tn_group *g, void *user) {
 PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
-    failures = 0;
-    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
-    assert_int_equal(tn_local_run(3, load_refused, path), TN_OK);
-    assert_int_equal(failures, 0);
+    run_ok(4, save_four, path);
+    run_ok(3, load_refused, path);
 }
 
 /* Rank 1 takes part with a valid checkpoint that differs from the others'. */
@@ -447,8 +417,6 @@ static void load_beside_another(tn_group *g, void *user) {
 PLAIN_TEST(test_another_checkpoint_is_noticed) {
     char path[512];
     snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
-    failures = 0;
-    assert_int_equal(tn_local_run(4, save_four, path), TN_OK);
-    assert_int_equal(tn_local_run(3, load_beside_another, path), TN_OK);
-    assert_int_equal(failures, 0);
+    run_ok(4, save_four, path);
+    run_ok(3, load_beside_another, path);
 }

@@ -114,38 +114,6 @@ TEST(test_the_waits_own_time_out) {
     run_failing(2, impatient_wait, NULL, TN_EPEER);
 }
 
-static void wrong_size(tn_group *g, void *user) {
-    TN_SCOPE;
-    tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(3 + tn_group_rank(g)), TN_F32), TN_SUM), 0);
-    CHECK(tn_error() == TN_EMISMATCH);
-}
-static void wrong_order(tn_group *g, void *user) {
-    TN_SCOPE;
-    tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
-    tn_work *w = tn_group_rank(g) ? tn_broadcast(g, t, 0) : tn_all_reduce(g, t, TN_SUM);
-    tn_work_wait(w, 0);
-    CHECK(tn_error() == TN_EMISMATCH);
-}
-static void wrong_parcel(tn_group *g, void *user) {
-    TN_SCOPE;
-    if (tn_group_rank(g) == 0) {
-        CHECK(tn_work_wait(tn_send(g, tn_ones(TN_DIMS(3), TN_F32), 1), 0) == TN_OK);
-    } else {
-        tn_work_wait(tn_recv(g, tn_empty(TN_DIMS(4), TN_F32), 0), 0);
-        CHECK(tn_error() == TN_EMISMATCH);
-    }
-}
-
-TEST(test_ranks_that_disagree) {
-    const char *text = run_failing(2, wrong_size, NULL, TN_EMISMATCH);
-    assert_contains(text, "all_reduce f32 [3] sum");
-    assert_contains(text, "all_reduce f32 [4] sum");
-    text = run_failing(2, wrong_order, NULL, TN_EMISMATCH);
-    assert_contains(text, "broadcast f32 [3] from rank 0");
-    text = run_failing(2, wrong_parcel, NULL, TN_EMISMATCH);
-    assert_contains(text, "rank 0 sends f32 [3], but rank 1 receives f32 [4]");
-}
-
 /* Rank 1 has an error of its own and calls a collective: the others get an error, and the job's
  * error is rank 1's, not one that follows from it. */
 static void own_error(tn_group *g, void *user) {
@@ -225,29 +193,6 @@ static void errs_alone(tn_group *g, void *user) {
 
 TEST(test_one_rank_outlives_errors) {
     run_ok(1, errs_alone, NULL);
-}
-
-/* ---- Threads --------------------------------------------------------------------------------- */
-
-static void *call_from_elsewhere(void *user) {
-    TN_SCOPE;
-    CHECK(tn_all_reduce(user, tn_ones(TN_DIMS(2), TN_F32), TN_SUM) == NULL);
-    CHECK(tn_error() == TN_ESTATE);
-    CHECK(strstr(tn_error_message(), "another thread") != NULL);
-    tn_error_clear();
-    return NULL;
-}
-
-static void two_threads(tn_group *g, void *user) {
-    CHECK(tn_barrier(g) == TN_OK);
-    pthread_t thread;
-    CHECK(pthread_create(&thread, NULL, call_from_elsewhere, g) == 0);
-    pthread_join(thread, NULL);
-    CHECK(tn_barrier(g) == TN_OK);
-}
-
-TEST(test_a_second_thread_is_refused) {
-    run_ok(2, two_threads, NULL);
 }
 
 /* ---- Groups that are gone -------------------------------------------------------------------- */

@@ -428,27 +428,11 @@ PLAIN_TEST(test_processes) {
 
 /* ---- Arguments and memory -------------------------------------------------------------------- */
 
-PLAIN_TEST(test_nothing) {
-    void *data;
+PLAIN_TEST(test_arguments) {
     bool truth;
-    tn_store_free(NULL);
-    tn_store_server_free(NULL);
-    assert_int_equal(tn_store_server_port(NULL), 0);
-    assert_int_equal(tn_store_set(NULL, "k", "", 0), TN_EVALUE);
-    assert_error(TN_EVALUE, "the store is NULL");
-    assert_int_equal(tn_store_get(NULL, "k", &data, NULL, 0), TN_EVALUE);
-    tn_error_clear();
     tn_store *s = tn_memory_store();
-    assert_int_equal(tn_store_get(s, "k", NULL, NULL, 0), TN_EVALUE);
-    assert_error(TN_EVALUE, "result is NULL");
-    assert_int_equal(tn_store_check(s, "k", NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "result is NULL");
     assert_int_equal(tn_store_set(s, "k", NULL, 1), TN_EVALUE);
     assert_error(TN_EVALUE, "is NULL");
-    assert_int_equal(tn_store_wait(s, NULL, 1, 0), TN_EVALUE);
-    tn_error_clear();
-    assert_null(tn_tcp_store(NULL, 1, TOKEN, 0));
-    assert_error(TN_EVALUE, "host");
     assert_null(tn_tcp_store("localhost", 70000, TOKEN, 0));
     assert_error(TN_EVALUE, "70000");
     assert_null(tn_tcp_store("localhost", 1, "", 0));
@@ -461,9 +445,6 @@ PLAIN_TEST(test_nothing) {
         assert_null(tn_store_serve(addresses[i / 2], 0, i % 2 ? "" : NULL));
         assert_error(TN_EVALUE, i % 2 ? "token is empty" : "token is NULL");
     }
-    assert_null(tn_prefix_store(NULL, "a"));
-    tn_error_clear();
-
     /* With an error pending, these calls do nothing. */
     tn_raise(TN_EVALUE, "first");
     assert_int_equal(tn_store_set(s, "k", "", 0), TN_EVALUE);

@@ -1,5 +1,4 @@
-/* Hugging Face folders for fuzz targets: a small gpt and a small llama, as saved, in folders that
- * are removed when the program ends. */
+/* Folders for fuzz targets, and in them a small gpt and a small llama as saved for Hugging Face. */
 #ifndef TERN_TESTS_FUZZ_FOLDER_H
 #define TERN_TESTS_FUZZ_FOLDER_H
 
@@ -10,9 +9,28 @@
 #include <dirent.h>
 #include <string.h>
 
-/* Makes a new folder from the template `path`, which ends with XXXXXX. */
-static inline void fuzz_folder_make(char *path) {
-    must_hold(mkdtemp(path) != NULL, "no folder");
+static char fuzz_folders[4][32];
+static int fuzz_folder_count;
+
+static inline void fuzz_folders_remove(void) {
+    for (int i = 0; i < fuzz_folder_count; i++) {
+        DIR *list = opendir(fuzz_folders[i]);
+        for (struct dirent *entry; list && (entry = readdir(list));) {
+            char path[400];
+            snprintf(path, sizeof(path), "%s/%s", fuzz_folders[i], entry->d_name);
+            unlink(path);
+        }
+        if (list) { closedir(list); }
+        rmdir(fuzz_folders[i]);
+    }
+}
+
+/* A new folder, which is removed when the program ends. */
+static inline const char *fuzz_folder_new(void) {
+    char *path = strcpy(fuzz_folders[fuzz_folder_count], "/tmp/tern_fuzz_XXXXXX");
+    must_hold(fuzz_folder_count++ < 4 && mkdtemp(path), "no folder");
+    if (fuzz_folder_count == 1) { atexit(fuzz_folders_remove); }
+    return path;
 }
 
 static inline void fuzz_folder_write(const char *folder, const char *name, const void *data,
@@ -21,17 +39,6 @@ static inline void fuzz_folder_write(const char *folder, const char *name, const
     snprintf(path, sizeof(path), "%s/%s", folder, name);
     FILE *file = fopen(path, "wb");
     must_hold(file && fwrite(data, 1, bytes, file) == bytes && fclose(file) == 0, "no file");
-}
-
-static inline void fuzz_folder_remove(const char *folder) {
-    DIR *list = opendir(folder);
-    for (struct dirent *entry; list && (entry = readdir(list));) {
-        char path[400];
-        snprintf(path, sizeof(path), "%s/%s", folder, entry->d_name);
-        unlink(path);
-    }
-    if (list) { closedir(list); }
-    rmdir(folder);
 }
 
 /* Vocab 5, context 4, width 4, 2 heads, 1 layer. */
@@ -60,7 +67,7 @@ static inline void fuzz_folder_load(const char *folder) {
     TN_NO_GRAD;
     tn_module *m = tn_lm_load(folder, tn_lm_load_defaults());
     must_hold((m == NULL) == (tn_error() != TN_OK), "no model and no error, or both");
-    must_hold(tn_error() == TN_OK || strstr(tn_error_message(), "/tmp/tern_fuzz") != NULL ||
+    must_hold(tn_error() == TN_OK || strstr(tn_error_message(), folder) ||
                   tn_error() == TN_EVALUE || tn_error() == TN_ENOMEM,
               "an error that names no file");
     tn_error_clear();

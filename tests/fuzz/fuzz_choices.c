@@ -1,6 +1,5 @@
 /* The input is a file of questions with endings. It is refused with an error that names the file,
  * or every question in it has an answer. The model is a table of which token follows which. */
-#define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
 #include "tern/tern.h"
@@ -9,8 +8,6 @@
 #include <math.h>
 #include <string.h>
 #include <sys/stat.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { CONTEXT = 64 };
 
@@ -39,22 +36,15 @@ static void check_scores(const tn_choice_scores *c) {
               "no share");
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    if (!bytes_as_tokens) { make_all(); }
-    int64_t live = tn_live_tensors();
+FUZZ(choices, make_all) {
     bytes_file file = bytes_file_open(data, bytes);
     tn_choice_scores c;
     tn_status status = tn_evaluate_choices(&table, file.path, bytes_as_tokens, CONTEXT,
                                            tn_evaluate_defaults(), &c);
-    if (status == TN_OK) {
+    if (WAS_TAKEN(status == TN_OK, file.path, TN_EFORMAT)) {
         check_scores(&c);
     } else {
-        must_hold(status == TN_EFORMAT && strstr(tn_error_message(), file.path),
-                  "refused without a reason");
         must_hold(c.questions == 0, "a result after an error");
     }
-    tn_error_clear();
     bytes_file_close(&file);
-    must_hold(tn_live_tensors() == live, "a leak");
-    return 0;
 }

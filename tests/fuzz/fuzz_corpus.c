@@ -2,14 +2,11 @@
  * with separators, as JSON lines, or as JSON of which the input's first line is a path. It may be
  * compressed. Either an error is raised, or every document is one; of plain text no byte is
  * lost. */
-#define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
 #include "tern/data.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 /* What comes out of a plain text: what is in the file, without the mark of UTF-8. */
 static void check_bytes(const tn_document *d, const uint8_t *data, size_t bytes, size_t *at) {
@@ -38,8 +35,8 @@ static size_t take_line(char *line, size_t size, const uint8_t *data, size_t byt
     return at + (at < bytes);
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    if (bytes == 0) { return 0; }
+FUZZ(corpus, NULL) {
+    if (bytes == 0) { return; }
     tn_corpus_options o = tn_corpus_defaults();
     char key[256] = "";
     int how = data[0] % 4;
@@ -60,7 +57,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     if (!c && how == 3 && tn_error() == TN_EVALUE) {
         tn_error_clear();
         bytes_file_close(&f);
-        return 0;
+        return;
     }
     must_hold(c != NULL, "a file that cannot be opened");
     tn_document d, before = {.number = -1, .piece = -1};
@@ -78,5 +75,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     tn_error_clear();
     tn_corpus_free(c);
     bytes_file_close(&f);
-    return 0;
 }

@@ -2,8 +2,7 @@
  * elements), `m` (bool, 3) and `s` (i64, 1); its digest is corrected first. It is refused with an
  * error, or everything that it lists can be requested in every layout, which returns an error or
  * every element. */
-#define _GNU_SOURCE
-#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/folder.h"
 
 #include "io/checkpoint/parts.h"
 #include "nn/layout.h"
@@ -12,24 +11,14 @@
 #include <string.h>
 #include <xxhash.h>
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
-
 enum { ELEMENTS_MOST = 1 << 12 };
 
-static char index_folder[] = "/tmp/tern_fuzz_index_XXXXXX";
+static const char *index_folder;
 
-static void remove_folder(void) {
-    char path[128];
-    snprintf(path, sizeof(path), "%s/rank-00000.safetensors", index_folder);
-    unlink(path);
-    rmdir(index_folder);
-}
-
-static void make_folder(void) {
+static void make_index_folder(void) {
     TN_SCOPE;
     char path[128];
-    must_hold(mkdtemp(index_folder) != NULL, "no folder");
-    atexit(remove_folder);
+    index_folder = fuzz_folder_new();
     snprintf(path, sizeof(path), "%s/rank-00000.safetensors", index_folder);
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     tn_safetensors_writer_add(w, "a", tn_arange(0, 12, 1, TN_F32));
@@ -57,16 +46,11 @@ static void fetch_one(const tn__index_tensor *t, const tn_layout *mine) {
     size_t size = tn_dtype_size(t->dtype), bytes = (size_t)mine->length * size;
     unsigned char *to = malloc(bytes + 16);
     memset(to, 0xEE, bytes + 16);
-    bool fetched = tn__index_fetch(t, mine, to);
-    must_hold(fetched == (tn_error() == TN_OK), "fetched with an error, or neither");
-    must_hold(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_EIO ||
-                  tn_error() == TN_ENOMEM,
-              "an unexpected error");
+    WAS_TAKEN(tn__index_fetch(t, mine, to), NULL, TN_EFORMAT, TN_EIO, TN_ENOMEM);
     for (int i = 0; i < 16; i++) {
         must_hold(to[bytes + (size_t)i] == 0xEE, "bytes after the requested ones");
     }
     free(to);
-    tn_error_clear();
 }
 
 static void fetch_all(const tn__index_tensor *t) {
@@ -83,21 +67,12 @@ static void fetch_all(const tn__index_tensor *t) {
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
-    static bool made;
-    if (!made) {
-        make_folder();
-        made = true;
-    }
-    int64_t live = tn_live_tensors();
+FUZZ(index, make_index_folder) {
     char *text = malloc(bytes + 1);
     memcpy(text, data, bytes);
     put_index_digest(text, bytes);
     tn__index *ix = tn__index_read(index_folder, text, bytes, "fuzz");
-    must_hold((ix == NULL) == (tn_error() != TN_OK), "no index and no error, or both");
-    must_hold(tn_error() == TN_OK || tn_error() == TN_EFORMAT || tn_error() == TN_ENOMEM,
-              "an unexpected error");
-    tn_error_clear();
+    WAS_TAKEN(ix != NULL, NULL, TN_EFORMAT, TN_ENOMEM);
     for (int i = 0; ix && i < ix->count; i++) {
         must_hold(tn__index_find(ix, ix->tensors[i].name) == &ix->tensors[i],
                   "a name is not found");
@@ -105,6 +80,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
     }
     tn__index_free(ix);
     free(text);
-    must_hold(tn_live_tensors() == live, "a leak");
-    return 0;
 }

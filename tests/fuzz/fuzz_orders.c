@@ -2,7 +2,6 @@
  * by a 0. The first two bytes say how the launcher that reads them was started, and what it has
  * reported. Each word is tried as an order, a heartbeat and a node's
  * description: refused with a reason, or everything in it is within its bounds. */
-#define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
 #include "tools/run_words.h"
@@ -10,8 +9,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <tern/core.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 static void check_name(const char *name, size_t size) {
     must_hold(*name && memchr(name, 0, size), "a name without a beginning or an end");
@@ -121,10 +118,10 @@ static bool check_order(const char *text, order_view *view) {
     return more;
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+FUZZ(orders, NULL) {
     static const node_state states[] = {NODE_IDLE, NODE_RUNNING, NODE_FAILED,  NODE_STOPPED,
                                         NODE_DONE, NODE_LEFT,    NODE_STOPPED, NODE_STOPPED};
-    if (bytes < 2) { return 0; }
+    if (bytes < 2) { return; }
     order_view view = {.own = 1 + data[0] % 4,
                        .ranks = 1 + data[0] / 4 % 4,
                        .min_nodes = 1 + data[0] / 16 % 4,
@@ -142,5 +139,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
         more = more && check_order(text + at, &view);
     }
     free(text);
-    return 0;
 }

@@ -8,14 +8,11 @@
  *              2: the client goes, and another comes.
  *              3: the client shows the token (if that is due), and its bytes come after it.
  */
-#define _GNU_SOURCE
 #include "tests/fuzz/bytes.h"
 
 #include "distributed/store/session.h"
 
 #include <string.h>
-
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes);
 
 enum { CLIENTS = 4, TABLE = 2048, BUFFERS = 1024 };
 
@@ -85,7 +82,7 @@ static void prove_token(target *t, int who) {
     }
 }
 
-int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
+FUZZ(store, NULL) {
     target t = {.hub = {.token = "token", .table.limit = TABLE, .buffered_limit = BUFFERS}};
     for (int who = 0; who < CLIENTS; who++) {
         begin_session(&t, who);
@@ -114,5 +111,4 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t bytes) {
               "something is left in the buffers");
     tn__store_hub_clear(&t.hub);
     must_hold(t.hub.table.bytes == 0 && t.hub.table.count == 0, "something is left in the table");
-    return 0;
 }

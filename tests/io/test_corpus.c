@@ -1,12 +1,7 @@
 /* The seeds of the fuzz targets, and what they have found so far, as an ordinary test. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_safetensors
 #include "tests/fuzz/fuzz_safetensors.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_checkpoint
 #include "tests/fuzz/fuzz_checkpoint.c"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 

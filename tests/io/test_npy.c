@@ -1,9 +1,7 @@
 /* NumPy's files: what is written is read, and errors say where. test_numpy.py compares with NumPy
  * itself. */
-#define LLVMFuzzerTestOneInput fuzz_npy
 #include "tests/fuzz/fuzz_npy.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/data/examples.h"
 #include "tests/support/replay.h"

@@ -1,12 +1,7 @@
 /* Runs the fuzz targets' seeds, and what they have found so far, as an ordinary test. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_config
 #include "tests/fuzz/fuzz_config.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
-#define LLVMFuzzerTestOneInput fuzz_parts
 #include "tests/fuzz/fuzz_parts.c"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 

@@ -93,41 +93,6 @@ static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
     tn_module_scratch(m, "c1", &m->c[1], NULL);
 }
 
-/* Learns to output its input of two steps ago, which only its state can tell. */
-TEST(lstm_learns) {
-    enum { B = 8, T = 10, KINDS = 3 };
-    lstm net;
-    lstm_init(&net, KINDS, 16, KINDS);
-    tn_adam_options options = tn_adam_defaults();
-    options.lr = 0.02;
-    tn_optim *opt = tn_adam(&net, options);
-    tn_generator g = {.seed = 3};
-    double last = 0.0;
-    for (int step = 0; step < 150; step++) {
-        TN_SCOPE;
-        float x[B][T][KINDS] = {{{0}}};
-        int64_t y[B][T];
-        for (int b = 0; b < B; b++) {
-            int64_t heard[T];
-            for (int t = 0; t < T; t++) {
-                heard[t] = tn_random_below(&g, KINDS);
-                x[b][t][heard[t]] = 1;
-                y[b][t] = t < 2 ? -100 : heard[t - 2];
-            }
-        }
-        tn_tensor *scores = tn_call(&net, TN_FROM(x, TN_DIMS(B, T, KINDS), TN_F32));
-        tn_tensor *loss = tn_cross_entropy(scores, TN_FROM(y, TN_DIMS(B, T), TN_I64), TN_MEAN);
-        tn_backward(loss);
-        tn_optim_clip(opt, 1.0);
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-        last = tn_item(loss);
-    }
-    assert_true(last < 0.1); /* ln 3 = 1.1 at the beginning */
-    tn_optim_free(opt);
-    tn_module_finish(&net);
-}
-
 /* A long sequence in pieces, the state in buffers between the calls, equals one call. */
 TEST(lstm_keeps_its_state) {
     TN_SCOPE;

@@ -345,6 +345,7 @@ typedef struct refusal {
     int ranks;
 } refusal;
 
+/* Orders of calls are in test_mesh_refused.c. */
 static const refusal refusals[] = {
     {"heads", TN_ESHAPE,
      "h.0.attn: 3 ranks do not divide 4 heads of keys and values (1, 2, 4 would; with TN_CP_KEYS "
@@ -352,10 +353,6 @@ static const refusal refusals[] = {
      3},
     {"kv_heads", TN_ESHAPE, "8 ranks do not divide 4 heads of keys and values", 8},
     {"heads of tp", TN_ESHAPE, "2 ranks do not divide 1 heads of keys and values", 8},
-    {"twice", TN_ESTATE, "h.0.attn is split already", 2},
-    {"tensor after", TN_ESTATE, "tensor parallelism comes first", 2},
-    {"after ddp", TN_ESTATE, "is under data parallelism already", 2},
-    {"after fsdp", TN_ESTATE, "is under sharding already", 2},
     {"after optimiser", TN_ESTATE, "is held by an optimiser", 2},
     {"no model", TN_EVALUE, "is not a complete language model", 2},
     {"other kinds", TN_EMISMATCH, "", 2},
@@ -389,26 +386,16 @@ static void is_refused(tn_group *g, void *user) {
     if (strcmp(name, "heads of tp") == 0) {
         tn_tensor_parallel(&m, tn_mesh_group(mesh, "tp"), tn_tp_defaults());
         g = tn_mesh_group(mesh, "cp");
-    } else if (strcmp(name, "after ddp") == 0) {
-        tn_ddp(&m, g, tn_ddp_defaults());
-    } else if (strcmp(name, "after fsdp") == 0) {
-        tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
     } else if (strcmp(name, "after optimiser") == 0) {
         opt = tn_sgd(&m, tn_sgd_defaults());
-    } else if (strcmp(name, "twice") == 0 || strcmp(name, "tensor after") == 0) {
-        CHECK(tn_context_parallel(&m, g, TN_CP_KEYS) == TN_OK);
     }
     bool keys = strcmp(name, "length of keys") == 0 ||
                 (strcmp(name, "other kinds") == 0 && tn_group_rank(g) == 1);
     bool unknown = strcmp(name, "unknown kind") == 0;
-    if (strcmp(name, "tensor after") == 0) {
-        tn_tensor_parallel(&m, g, tn_tp_defaults());
-    } else {
-        tn_context_parallel(strcmp(name, "no model") == 0 ? &alone.base : &m.base, g,
-                            unknown ? (tn_cp_kind)2
-                            : keys  ? TN_CP_KEYS
-                                    : TN_CP_HEADS);
-    }
+    tn_context_parallel(strcmp(name, "no model") == 0 ? &alone.base : &m.base, g,
+                        unknown ? (tn_cp_kind)2
+                        : keys  ? TN_CP_KEYS
+                                : TN_CP_HEADS);
     if (strncmp(name, "length", 6) == 0) {
         tn_lm_loss(&m, row_of(10, 0), row_of(10, 0));
     } else if (strcmp(name, "context") == 0) {
@@ -440,9 +427,4 @@ TEST(test_slices_refused) {
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, x, 2), TN_EINDEX, "dim");
     assert_inert(tn_context_slice(NULL, TN_CP_HEADS, NULL, 0), TN_EVALUE, "NULL");
     assert_inert(tn_context_slice(NULL, (tn_cp_kind)-1, x, 1), TN_EVALUE, "the kind is -1");
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

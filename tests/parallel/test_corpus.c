@@ -1,9 +1,6 @@
 /* The seeds of the fuzz target for indices of checkpoints in parts, run as an ordinary test. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_index
 #include "tests/fuzz/fuzz_index.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 #include "tests/support/temp.h"

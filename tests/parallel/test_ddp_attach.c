@@ -1,10 +1,9 @@
 /* Data parallelism: attaching, refusals, and the end. Ranks are threads. */
 
-#include "core/allocator.h"
 #include "distributed/group/group.h"
 #include "ddp_net.h"
 #include "tests/support/temp.h"
-#include "tests/support/test.h"
+#include "tests/support/no_memory.h"
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
@@ -228,37 +227,32 @@ TEST(test_a_module_may_end_in_its_backward) {
     }
 }
 
-static void attach_and_step(net *m, bool naive) {
+static void attach_and_step(bool naive) {
+    TN_SCOPE;
+    net m;
+    net_init(&m, 1);
     tn_ddp_options o = small_buckets();
     o.join = o.find_unused = true;
-    tn_module_requires_grad(&m->extra, false);
-    if (naive ? tn_ddp_naive(m, NULL) == TN_OK : tn_ddp(m, NULL, o) != NULL) {
-        net_backward(m, 0);
-        tn_module_requires_grad(&m->extra, true); /* buckets are rebuilt */
-        net_backward(m, 1);
+    tn_module_requires_grad(&m.extra, false);
+    if (naive ? tn_ddp_naive(&m, NULL) == TN_OK : tn_ddp(&m, NULL, o) != NULL) {
+        net_backward(&m, 0);
+        tn_module_requires_grad(&m.extra, true); /* buckets are rebuilt */
+        net_backward(&m, 1);
     }
+    tn_module_finish(&m);
 }
 
-static void no_memory_anywhere(bool naive) {
-    bool failed = true;
-    for (int64_t n = 0; failed; n++) {
-        TN_SCOPE;
-        net m;
-        net_init(&m, 1);
-        tn__alloc_fail_at(n);
-        attach_and_step(&m, naive);
-        failed = !tn__alloc_fail_armed();
-        tn__alloc_fail_at(-1);
-        assert_int_equal(tn_error(), failed ? TN_ENOMEM : TN_OK);
-        tn_error_clear();
-        tn_module_finish(&m);
-        assert_true(n < 20000);
-    }
+static void step_with_buckets(void) {
+    attach_and_step(false);
+}
+
+static void step_naively(void) {
+    attach_and_step(true);
 }
 
 TEST(test_out_of_memory_anywhere) {
-    no_memory_anywhere(false);
-    no_memory_anywhere(true);
+    assert_true(every_allocation(step_with_buckets) > 20);
+    assert_true(every_allocation(step_naively) > 20);
 }
 
 TEST(test_the_group_was_freed) {
@@ -270,9 +264,4 @@ TEST(test_the_group_was_freed) {
     net_backward(&m, 1);
     assert_error(TN_ESTATE, "the group was freed before");
     tn_module_finish(&m);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

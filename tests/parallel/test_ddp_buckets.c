@@ -33,11 +33,13 @@ static void checks_order(tn_group *g, void *user) {
     o.hook_user = &s;
     net m;
     net_init(&m, 1);
-    tn_ddp(&m, g, o);
+    tn_ddp_state *ddp = tn_ddp(&m, g, o);
     /* extra.bias, extra.weight, in.bias, in.weight, out.bias, out.weight; padded to 64 bytes */
     static const int64_t registered[] = {16, 112, 16, 64, 16, 32};
     net_backward(&m, 0);
     CHECK(s.n == 6 && memcmp(s.counts, registered, sizeof(registered)) == 0);
+    tn_ddp_stats stats = tn_ddp_statistics(ddp);
+    CHECK(stats.steps == 1 && stats.buckets == 6 && stats.bytes == 256 * 4 && stats.waiting >= 0);
     s.n = 0;
     numbers before = grads_of(&m);
     TN_SCOPE;
@@ -269,9 +271,4 @@ TEST(test_dtypes) {
     double values[] = {60000.0, 1e6};
     run_ok(4, fills_f16, &values[0]);
     run_ok(4, fills_f16, &values[1]);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

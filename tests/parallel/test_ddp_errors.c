@@ -91,8 +91,3 @@ TEST(test_a_buffer_that_was_exchanged) {
     tn_error_clear();
     tn_module_finish(&m);
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

@@ -282,8 +282,3 @@ PLAIN_TEST(test_errors) {
     assert_int_equal(failures, 0);
     run_ok(1, does_not_join, NULL);
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

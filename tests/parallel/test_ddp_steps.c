@@ -7,37 +7,6 @@
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-static void averages_gradients(tn_group *g, void *user) {
-    const tn_ddp_options *o = user;
-    int rank = tn_group_rank(g);
-    net m;
-    net_init(&m, 1);
-    tn_ddp_state *ddp = tn_ddp(&m, g, *o);
-    for (int step = 0; step < 3; step++) {
-        tn_module_zero_grad(&m);
-        net_backward(&m, 2 * step + rank);
-        numbers a = grads_alone(1, true, 2 * step), b = grads_alone(1, true, 2 * step + 1);
-        numbers want = numbers_sum(&a, &b, o->sum ? 1 : 2), is = grads_of(&m);
-        CHECK(same_numbers(&is, &want));
-    }
-    tn_ddp_stats stats = tn_ddp_statistics(ddp);
-    CHECK(stats.steps == 3);
-    CHECK(stats.buckets == (o->bucket_bytes == 1 ? 6 : 1));
-    CHECK(stats.bytes >= 213 * 4 && stats.bytes <= (213 + 6 * 16) * 4);
-    CHECK(stats.waiting >= 0);
-    CHECK(tn_error() == TN_OK);
-    tn_module_finish(&m);
-}
-
-TEST(test_gradients_are_averaged_or_summed) {
-    for (int i = 0; i < 8; i++) {
-        tn_ddp_options o = i & 1 ? small_buckets() : tn_ddp_defaults();
-        o.sum = i & 2;
-        o.overlap = i & 4;
-        run_ok(2, averages_gradients, &o);
-    }
-}
-
 /* The module is inside another one that is recomputed in backward. */
 static void inside_recompute(tn_group *g, void *user) {
     TN_SCOPE;
@@ -116,38 +85,6 @@ TEST(test_a_part_of_a_recomputed_module) {
     run_ok(2, inside_recompute, NULL);
     run_ok(2, drops_inside_recompute, NULL);
     run_ok(2, drops_inside_recompute, "naive");
-}
-
-static void accumulates_gradients(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    net m;
-    net_init(&m, 1);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.sum = true;
-    tn_ddp_state *ddp = tn_ddp(&m, g, o);
-    numbers mine[2];
-    for (int r = 0; r < 2; r++) {
-        numbers a = grads_alone(1, true, r), b = grads_alone(1, true, r + 2);
-        mine[r] = numbers_sum(&a, &b, 1);
-    }
-    for (int step = 0; step < 2; step++) { /* the second time with rebuilt buckets */
-        tn_module_zero_grad(&m);
-        {
-            TN_NO_SYNC(&m);
-            net_backward(&m, rank);
-            numbers is = grads_of(&m), own = grads_alone(1, true, rank);
-            CHECK(same_numbers(&is, &own)); /* nothing was sent */
-            CHECK(tn_ddp_statistics(ddp).steps == step);
-        }
-        net_backward(&m, rank + 2);
-        numbers want = numbers_sum(&mine[0], &mine[1], 1), is = grads_of(&m);
-        CHECK(same_numbers(&is, &want));
-    }
-    tn_module_finish(&m);
-}
-
-TEST(test_no_sync_accumulates) {
-    run_ok(2, accumulates_gradients, NULL);
 }
 
 /* Adding to averages is allowed; adding to sums is not. */
@@ -305,9 +242,4 @@ static void moves_streams(tn_group *g, void *user) {
 TEST(test_random_numbers_are_the_micro_batchs) {
     run_ok(1, moves_streams, NULL);
     run_ok(3, moves_streams, NULL);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

@@ -255,8 +255,3 @@ TEST(test_frozen_parameters) {
     run_ok(2, thaws_parameters, NULL);
     run_ok(2, thaws_parameters, "");
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

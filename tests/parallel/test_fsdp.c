@@ -6,43 +6,8 @@
 #include "core/allocator.h"
 #include "fsdp_net.h"
 
-/* ---- Bits ------------------------------------------------------------------------------------ */
-
-static void trains_net(tn_group *g, void *user) {
-    const run *r = user;
-    int rank = tn_group_rank(g);
-    net m;
-    net_init(&m, 9 + (uint64_t)rank); /* rank 0's weights are used */
-    if (r->bf16) { tn_module_set_precision(&m, tn_precision_defaults()); }
-    tn_module_set_recompute(&m.h[0], r->recompute);
-    tn_module_set_recompute(&m.h[1].inner, r->recompute);
-    attach_as(&m, g, r);
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    for (int step = 0; step < 3; step++) {
-        {
-            TN_NO_SYNC(&m);
-            net_backward(&m, 2 * step * MOST + rank);
-        }
-        net_backward(&m, (2 * step + 1) * MOST + rank);
-        tn_optim_clip(opt, 0.5);
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-    }
-    r->ends[rank] = numbers_of(&m);
-    CHECK(tn_error() == TN_OK);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-}
-
-static numbers end_of(int ranks, run r) {
-    static numbers ends[MOST];
-    r.ends = ends;
-    run_ok(ranks, trains_net, &r);
-    for (int i = 1; i < ranks; i++) {
-        assert_true(same_numbers(&ends[0], &ends[i]));
-    }
-    return ends[0];
-}
+/* ---- Gradients --------------------------------------------------------------------------------
+ */
 
 /* Zeroing also drops gradients that have not been reduced yet. */
 static void forgets_gradients(tn_group *g, void *user) {
@@ -80,24 +45,6 @@ static void forgets_gradients(tn_group *g, void *user) {
 TEST(test_gradients_that_are_forgotten) {
     for (int stage = 1; stage <= 3; stage++) {
         run_ok(2, forgets_gradients, &stage);
-    }
-}
-
-/* Dropout, a tied weight, a micro-batch without synchronisation, clipping. */
-TEST(test_bits_of_data_parallelism) {
-    for (int i = 0; i < MOST * 2 * 2; i++) {
-        int ranks = i / 4 + 1;
-        run r = {.how = DDP, .options = tn_fsdp_defaults(), .bf16 = i & 1, .recompute = i & 2};
-        numbers want = end_of(ranks, r);
-        r.how = NAIVE;
-        numbers is = end_of(ranks, r);
-        assert_true(same_numbers(&is, &want));
-        r.how = FSDP;
-        for (r.options.stage = 1; r.options.stage <= 3; r.options.stage++) {
-            r.options.units = r.options.stage == 2 ? "h.* h.*.inner" : NULL;
-            is = end_of(ranks, r);
-            assert_true(same_numbers(&is, &want));
-        }
     }
 }
 
@@ -553,9 +500,4 @@ static void makes_in_place(tn_group *g, void *user) {
 TEST(test_gradients_are_made_in_their_place) {
     run_ok(2, makes_in_place, NULL);
     run_ok(2, makes_in_place, "ddp");
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

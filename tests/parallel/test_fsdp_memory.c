@@ -1,7 +1,6 @@
-/* What sharding costs in memory and messages: at rest exactly the formula, at the peak also one
- * rank's activations, and 37 messages per step for 12 blocks. */
+/* What sharding costs in memory: at rest exactly the formula, at the peak also one
+ * rank's activations. */
 
-#include "distributed/group/group.h"
 #include "memory_formula.h"
 #include "tests/distributed/rank_check.h"
 #include "tests/support/ranks.h"
@@ -54,40 +53,6 @@ TEST(test_bytes_at_rest) {
         run.frozen = i / 24 ? "wte" : NULL;
         run_ok(ranks, rests_between_steps, &run);
     }
-}
-
-/* ---- Messages -------------------------------------------------------------------------------- */
-
-static void counts_operations(tn_group *g, void *user) {
-    const train_run *run = user;
-    mesh_model m;
-    train_model(&m, run, 1);
-    train_groups groups = train_attach(&m, run, g);
-    tn_fsdp_state *s = groups.fsdp;
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    for (int step = 0; step < 3; step++) {
-        uint64_t operations = g->sequence;
-        tn_fsdp_stats before = tn_fsdp_statistics(s);
-        {
-            TN_SCOPE;
-            tn_backward(tn_lm_loss(&m, train_tokens(run, 0), train_tokens(run, 1)));
-        }
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-        tn_fsdp_stats after = tn_fsdp_statistics(s);
-        CHECK(after.units == 13);
-        CHECK(after.gathers - before.gathers == 24 && after.scatters - before.scatters == 13);
-        CHECK(g->sequence - operations == 37); /* and no other operations */
-    }
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-}
-
-/* The structure of GPT-2 124M: 12 blocks and the rest. */
-TEST(test_messages_of_a_step) {
-    train_run run = train_run_of(TRAIN_FSDP, 2);
-    run.model.layers = 12;
-    run_ok(2, counts_operations, &run);
 }
 
 /* ---- Peaks, and what data parallelism cannot train: processes with a memory limit ------------ */
@@ -158,7 +123,6 @@ static const rank_entry bodies[] = {
     {"peaks", peak_is_right}, {"does_not_fit", does_not_fit}, {"fits", fits_in_parts}};
 
 int main(int argc, char **argv) {
-    tn_set_threads(1);
     ranks_main(argc, argv, bodies, 3);
     return tests_run(NULL, NULL);
 }

@@ -26,19 +26,6 @@ static void step_and_zero(tn_optim *opt) {
     tn_optim_zero_grad(opt);
 }
 
-/* A forward without a backward, before a step and after one. */
-static void forgets_forwards(net *m, tn_optim *opt, int rank) {
-    for (int i = 0; i < 3; i++) {
-        TN_SCOPE;
-        net_loss(m, 50 + rank);
-        net_backward(m, i * MOST + rank);
-        net_loss(m, 60 + rank);
-        step_and_zero(opt);
-        TN_NO_GRAD;
-        net_loss(m, 70 + rank);
-    }
-}
-
 /* Units in either order, with a graph and without. */
 static void changes_order(net *m, tn_optim *opt, int rank) {
     for (int i = 0; i < 6; i++) {
@@ -49,16 +36,6 @@ static void changes_order(net *m, tn_optim *opt, int rank) {
         TN_NO_GRAD;
         m->backwards = i & 2;
         net_loss(m, 50 + rank);
-    }
-}
-
-static void adds_losses(net *m, tn_optim *opt, int rank) {
-    for (int i = 0; i < 3; i++) {
-        TN_SCOPE;
-        tn_tensor *a = net_loss(m, 2 * i * MOST + rank),
-                  *b = net_loss(m, (2 * i + 1) * MOST + rank);
-        tn_backward(tn_add(a, b));
-        step_and_zero(opt);
     }
 }
 
@@ -166,9 +143,7 @@ static void call_twice(net *m) {
 }
 
 static const program programs[] = {
-    {"forgets forwards", DDP, NULL, forgets_forwards, false, NULL},
     {"changes order", DDP, NULL, changes_order, false, NULL},
-    {"adds losses", DDP, NULL, adds_losses, false, NULL},
     {"retains graph", NAIVE, NULL, retains_graph, false, NULL},
     {"asks for an input", DDP, NULL, asks_for_an_input, false, NULL},
     {"calls units", DDP, freeze_most, calls_units, false, NULL},
@@ -383,9 +358,4 @@ static void fails_before_whole(tn_group *g, void *user) {
 
 TEST(test_an_error_before_whole) {
     run_ok(3, fails_before_whole, NULL);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

@@ -148,8 +148,3 @@ PLAIN_TEST(test_gan) {
         free(c.want.data);
     }
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

@@ -170,8 +170,3 @@ PLAIN_TEST(every_mesh) {
 PLAIN_TEST(every_mesh_again) {
     expect_half(1);
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

@@ -1,5 +1,5 @@
-/* Sharded language models in files: from a Hugging Face folder onto two ranks and back into a
- * folder, and from checkpoints. Ranks are threads. */
+/* Language models from checkpoints of one process and of two ranks, and what is refused. Folders of
+ * Hugging Face are in test_tensor_files.c. Ranks are threads. */
 #include "tests/support/test.h"
 
 #include "tests/support/temp.h"
@@ -56,66 +56,10 @@ static void compare_models(void *a, void *b) {
     tn_module_each(a, (tn_walk){0}, compare_entry, b);
 }
 
-static void compare_whole(void *a, void *spread) {
-    TN_WHOLE(spread);
-    compare_models(a, spread);
-}
-
 typedef struct job {
-    int kind, stage;
-    const char *from, *to;
-    const char *wrong; /* a folder of a different model */
+    int kind;
+    const char *to;
 } job;
-
-static void spread_and_save(tn_group *g, void *user) {
-    TN_SCOPE;
-    const job *j = user;
-    any_model m, whole;
-    init_model(&whole, j->kind, 3);
-    init_model(&m, j->kind, 77);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.stage = j->stage;
-    tn_fsdp(&m, g, NULL, o);
-    tn_lm_save_options parts = tn_lm_save_defaults();
-    parts.max_part_bytes = 3000;
-    if (tn_dist_load_lm(g, &m, j->from) == TN_OK) { compare_whole(&whole, &m); }
-    tn_status status = tn_dist_save_lm(g, &m, j->to, parts); /* tn_local_run raises it */
-    if (status == TN_OK && tn_dist_load_lm(g, &m, j->wrong) == TN_OK) {
-        tn_raise(TN_EVALUE, "a folder that does not fit was loaded");
-    } else if (status == TN_OK) {
-        tn_error_clear();
-        compare_whole(&whole, &m);
-    }
-    tn_module_finish(&m);
-    tn_module_finish(&whole);
-}
-
-TEST(from_folder_to_ranks_and_back) {
-    for (int kind = 0; kind < KINDS; kind++) {
-        any_model m, other;
-        char from[512], to[512], wrong[512];
-        snprintf(from, sizeof(from), "%s%d", temp_path("from"), kind);
-        snprintf(wrong, sizeof(wrong), "%s%d", temp_path("wrong"), kind);
-        init_model(&m, kind, 3);
-        init_model(&other, (kind + 1) % KINDS, 3);
-        assert_int_equal(tn_lm_save(&m, from), TN_OK);
-        assert_int_equal(tn_lm_save(&other, wrong), TN_OK);
-        for (int stage = 1; stage <= 3; stage++) {
-            snprintf(to, sizeof(to), "%s%d_%d", temp_path("to"), kind, stage);
-            job j = {kind, stage, from, to, wrong};
-            if (tn_local_run(RANKS, spread_and_save, &j) != TN_OK) {
-                fail_msg("kind %d, stage %d: %s", kind, stage, tn_error_message());
-            }
-            tn_module *got = tn_lm_load(to, tn_lm_load_defaults());
-            assert_non_null(got);
-            compare_models(&m, got);
-            assert_int_equal(tn_error(), TN_OK);
-            tn_module_free(got);
-        }
-        tn_module_finish(&m);
-        tn_module_finish(&other);
-    }
-}
 
 static void save_step(tn_group *g, void *user) {
     any_model m;

@@ -116,19 +116,6 @@ TEST(stages_that_are_frozen) {
     }
 }
 
-static tn_optim *make_lamb(void *m) {
-    return tn_lamb(m, TN_WITH(tn_lamb, .lr = 1e-2));
-}
-
-TEST(norms_of_one_parameter) {
-    for (int tied = 0; tied <= 1; tied++) {
-        train_run run = run_of("pp=3", true, 4);
-        run.model.tied = tied;
-        run.optimiser = make_lamb;
-        expect_alone(run);
-    }
-}
-
 /* ---- Cuts ------------------------------------------------------------------------------------ */
 
 /* The classifier costs more than the four blocks; the lookup, of as many elements, costs nothing.

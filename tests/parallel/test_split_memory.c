@@ -43,38 +43,54 @@ static int64_t elements_of(int rank, int ranks, int layers) {
     return layers * (cut / ranks + whole) + (left < each ? left : each) * C + LENGTH * C + 2 * C;
 }
 
-static void trains_and_rests(tn_group *world, void *user) {
+/* Bytes of weights, Adam's two states and its step counts, on all ranks together. */
+static int64_t cut_bytes(int ranks, int layers) {
+    int64_t bytes = 0;
+    for (int r = 0; r < ranks; r++) {
+        bytes += 12 * elements_of(r, ranks, layers) + 8 * (12 * layers + 4);
+    }
+    return bytes;
+}
+
+/* Together the stages have the model once, and the tied embedding twice. */
+static int64_t staged_bytes(tn_gpt *m, int layers) {
+    return 12 * (tn_module_count(m) + VOCAB * WIDTH) + 8 * (12 * layers + 4 + 1);
+}
+
+static void take_step(tn_gpt *m, tn_pipeline *p) {
+    TN_SCOPE;
+    tn_tensor *x = tn_zeros(TN_DIMS(BATCH, LENGTH), TN_I64);
+    tn_batch b[2] = {{.x = x, .y = x}, {.x = x, .y = x}};
+    if (p) {
+        CHECK(tn_pipeline_step(p, b, 2, NULL) > 0);
+    } else {
+        tn_backward(tn_lm_loss(m, x, x));
+    }
+}
+
+/* In stages, or cut. */
+static void rests_between_steps(tn_group *world, void *user) {
     static int64_t before;
-    setting *s = user;
-    int ranks = tn_group_size(world);
+    enum { LAYERS = 3 };
+    bool stages = *(bool *)user;
     tn_barrier(world);
     if (tn_group_rank(world) == 0) { before = tn_memory().allocated; }
     tn_barrier(world);
     tn_gpt m;
-    init_model(&m, s->layers, WIDTH);
-    CHECK(tn_tensor_parallel(&m, world, tn_tp_defaults()) == TN_OK);
+    init_model(&m, LAYERS, WIDTH);
+    tn_pipeline *p = stages ? tn_pipeline_new(&m, world, tn_pipeline_defaults()) : NULL;
+    CHECK(p || tn_tensor_parallel(&m, world, tn_tp_defaults()) == TN_OK);
     tn_module_materialize(&m);
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int step = 0; step < 2; step++) {
-        TN_SCOPE;
-        tn_tensor *x = tn_zeros(TN_DIMS(BATCH, LENGTH), TN_I64);
-        tn_backward(tn_lm_loss(&m, x, x));
+        take_step(&m, p);
         tn_optim_step(opt);
         tn_optim_zero_grad(opt);
     }
     tn_barrier(world);
     if (tn_group_rank(world) == 0) {
-        int64_t want = 0;
-        for (int r = 0; r < ranks; r++) {
-            want += 12 * elements_of(r, ranks, s->layers); /* weights and Adam's two states … */
-            want += 8 * (12 * s->layers + 4);              /* … and its step counts */
-        }
         int64_t is = tn_memory().allocated - before;
-        if (is != want) {
-            fprintf(stderr, "%d ranks: %lld bytes at rest instead of %lld\n", ranks, (long long)is,
-                    (long long)want);
-        }
-        CHECK(is == want);
+        CHECK(is == (stages ? staged_bytes(&m, LAYERS) : cut_bytes(tn_group_size(world), LAYERS)));
     }
     tn_barrier(world);
     tn_optim_free(opt);
@@ -83,48 +99,10 @@ static void trains_and_rests(tn_group *world, void *user) {
 
 TEST(test_bytes_at_rest) {
     for (int ranks = 1; ranks <= 4; ranks *= 2) {
-        run_ok(ranks, trains_and_rests, &(setting){.layers = 3});
+        run_ok(ranks, rests_between_steps, &(bool){false});
     }
-}
-
-/* Together the stages have the model once, and the tied embedding twice. */
-static void rests_on_stages(tn_group *world, void *user) {
-    static int64_t before;
-    const setting *s = user;
-    tn_barrier(world);
-    if (tn_group_rank(world) == 0) { before = tn_memory().allocated; }
-    tn_barrier(world);
-    tn_gpt m;
-    init_model(&m, s->layers, WIDTH);
-    tn_pipeline *p = tn_pipeline_new(&m, world, tn_pipeline_defaults());
-    tn_module_materialize(&m);
-    tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    for (int step = 0; step < 2; step++) {
-        TN_SCOPE;
-        tn_tensor *x = tn_zeros(TN_DIMS(BATCH, LENGTH), TN_I64);
-        tn_batch b[2] = {{.x = x, .y = x}, {.x = x, .y = x}};
-        CHECK(tn_pipeline_step(p, b, 2, NULL) > 0);
-        tn_optim_step(opt);
-        tn_optim_zero_grad(opt);
-    }
-    tn_barrier(world);
-    if (tn_group_rank(world) == 0) {
-        int64_t count = tn_module_count(&m) + VOCAB * WIDTH, names = 12 * s->layers + 4 + 1;
-        int64_t is = tn_memory().allocated - before;
-        if (is != 12 * count + 8 * names) {
-            fprintf(stderr, "%lld bytes at rest instead of %lld\n", (long long)is,
-                    (long long)(12 * count + 8 * names));
-        }
-        CHECK(is == 12 * count + 8 * names);
-    }
-    tn_barrier(world);
-    tn_optim_free(opt);
-    tn_module_finish(&m);
-}
-
-TEST(test_stages_at_rest) {
     for (int ranks = 2; ranks <= 4; ranks++) {
-        run_ok(ranks, rests_on_stages, &(setting){.layers = 3});
+        run_ok(ranks, rests_between_steps, &(bool){true});
     }
 }
 
@@ -257,7 +235,6 @@ PLAIN_TEST(test_what_one_rank_cannot_read) {
 static const rank_entry bodies[] = {{"trains", trains_within}, {"writes", writes_within}};
 
 int main(int argc, char **argv) {
-    tn_set_threads(1);
     ranks_main(argc, argv, bodies, 2);
     return tests_run(NULL, NULL);
 }

@@ -162,8 +162,3 @@ TEST(data_that_end) {
         run_ok(2, read_to_the_end, meshes[i]);
     }
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

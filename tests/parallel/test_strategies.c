@@ -108,30 +108,6 @@ TEST(a_scope_may_be_older) {
     tn_module_finish(&m);
 }
 
-static void accumulates_gradients(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    net m;
-    net_init(&m, 1);
-    CHECK(tn_ddp_naive(&m, g) == TN_OK);
-    numbers mine[2];
-    for (int r = 0; r < 2; r++) {
-        numbers a = grads_alone(1, true, r), b = grads_alone(1, true, r + 2);
-        mine[r] = numbers_sum(&a, &b, 1);
-    }
-    {
-        TN_NO_SYNC(&m);
-        net_backward(&m, rank);
-    }
-    net_backward(&m, rank + 2);
-    numbers want = numbers_sum(&mine[0], &mine[1], 2), is = grads_of(&m);
-    CHECK(same_numbers(&is, &want));
-    tn_module_finish(&m);
-}
-
-TEST(the_naive_twin_accumulates) {
-    run_ok(2, accumulates_gradients, NULL);
-}
-
 /* ---- What prevents attaching ----------------------------------------------------------------- */
 
 typedef struct tied {
@@ -351,9 +327,4 @@ TEST(a_strategy_over_two_groups) {
     assert_contains(run_failing(4, over_two_groups, "2 fails", TN_EVALUE), "early");
     assert_contains(run_failing(4, over_two_groups, "1 steps", TN_ESTATE), "did not reach");
     run_ok(2, over_a_foreign_group, NULL);
-}
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* tn_sync_gradients: all backwards of a step are local, and what they accumulate is reduced
- * afterwards. The same bits as with a last backward that is synchronised. Ranks are threads. */
+ * afterwards. That models train so is in test_training.c. Ranks are threads. */
 #include "fsdp_net.h"
 #include "nn/module.h"
 
@@ -7,8 +7,7 @@ enum { STEPS = 3 };
 
 typedef struct steps {
     run r;
-    bool sync;   /* synchronise a step's last backward; false: call tn_sync_gradients */
-    bool uneven; /* with find_unused: rank 0's first backward leaves a layer out */
+    bool sync; /* synchronise a step's last backward; false: call tn_sync_gradients */
 } steps;
 
 /* Makes the net, attaches it as the run says, and makes its optimiser. */
@@ -18,6 +17,7 @@ static tn_optim *attach_net(net *m, tn_group *g, const run *r) {
     return tn_adamw(m, tn_adamw_defaults());
 }
 
+/* With find_unused: rank 0's first backward of a step leaves a layer out. */
 static void train_steps(tn_group *g, void *user) {
     const steps *s = user;
     int rank = tn_group_rank(g);
@@ -26,7 +26,7 @@ static void train_steps(tn_group *g, void *user) {
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < 2; i++) {
             TN_NO_SYNC(s->sync && i == 1 ? NULL : (void *)&m);
-            m.h[0].skips = s->uneven && rank == 0 && i == 0;
+            m.h[0].skips = rank == 0 && i == 0;
             net_backward(&m, (2 * step + i) * MOST + rank);
         }
         if (!s->sync) { CHECK(tn_sync_gradients(&m) == TN_OK); }
@@ -50,27 +50,8 @@ static numbers end_of(int ranks, steps s) {
     return ends[0];
 }
 
-TEST(as_a_last_backward) {
-    for (int ranks = 1; ranks <= MOST; ranks++) {
-        steps s = {.r = {.how = DDP, .options = tn_fsdp_defaults()}, .sync = true};
-        numbers want = end_of(ranks, s);
-        s.sync = false;
-        numbers is = end_of(ranks, s);
-        assert_true(same_numbers(&is, &want));
-        s.r.how = NAIVE;
-        is = end_of(ranks, s);
-        assert_true(same_numbers(&is, &want));
-        s.r.how = FSDP;
-        for (s.r.options.stage = 1; s.r.options.stage <= 3; s.r.options.stage++) {
-            s.r.options.ignore = s.r.options.stage == 2 ? "h.0.out.*" : NULL;
-            is = end_of(ranks, s);
-            assert_true(same_numbers(&is, &want));
-        }
-    }
-}
-
 TEST(where_some_are_unused) {
-    steps s = {.r = {.how = FSDP, .options = tn_fsdp_defaults()}, .sync = true, .uneven = true};
+    steps s = {.r = {.how = FSDP, .options = tn_fsdp_defaults()}, .sync = true};
     s.r.options.find_unused = true;
     numbers want = end_of(2, s);
     s.sync = false;

@@ -121,8 +121,3 @@ PLAIN_TEST(courses_that_dice_choose) {
         free(want.data);
     }
 }
-
-int main(void) {
-    tn_set_threads(1);
-    return tests_run(NULL, NULL);
-}

@@ -345,39 +345,6 @@ TEST(test_storage_shared_with_children) {
 
 /* ---- Calls that cannot work do no harm ------------------------------------------------------- */
 
-TEST(test_null) {
-    char text[4];
-#define RAISES(call, name)                                    \
-    do {                                                      \
-        (void)(call);                                         \
-        assert_error(TN_EVALUE, name ": the tensor is NULL"); \
-    } while (0)
-    RAISES(tn_is_inert(NULL), "is_inert");
-    RAISES(tn_ndim(NULL), "ndim");
-    RAISES(tn_shape(NULL), "shape");
-    RAISES(tn_size(NULL, 0), "size");
-    RAISES(tn_stride(NULL, 0), "stride");
-    RAISES(tn_count(NULL), "count");
-    RAISES(tn_dtype_of(NULL), "dtype_of");
-    RAISES(tn_device_of(NULL), "device_of");
-    RAISES(tn_is_contiguous(NULL), "is_contiguous");
-    RAISES(tn_shares_storage(NULL, NULL), "shares_storage");
-    RAISES(tn_shares_storage(tn_empty(TN_DIMS(1), TN_U8), NULL), "shares_storage");
-    RAISES(tn_data(NULL), "data");
-    RAISES(tn_data_mut(NULL), "data_mut");
-    RAISES(tn_item(NULL), "item");
-    RAISES(tn_at(NULL, TN_DIMS(0)), "at");
-    RAISES(tn_copy_out(NULL, text), "copy_out");
-    RAISES(tn_print(NULL), "fprint");
-    RAISES(tn_format(NULL, text, 4), "format");
-    RAISES(tn_shape_text(NULL), "shape_text");
-    RAISES(tn_storage_empty(NULL), "storage_empty");
-    RAISES(tn_storage_refill(NULL), "storage_refill");
-    RAISES(tn_storage_is_empty(NULL), "storage_is_empty");
-    RAISES(tn_alias(NULL, 0, TN_DIMS(1)), "alias");
-    RAISES(tn_empty_like(NULL), "empty_like");
-}
-
 TEST(test_inert) {
     tn_tensor *t = tn_inert();
     char out[8] = "before";

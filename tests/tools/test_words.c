@@ -8,7 +8,7 @@
 #include "tests/support/replay.h"
 
 TEST(test_corpus) {
-    assert_true(replay_corpus("fuzz_orders", LLVMFuzzerTestOneInput) >= 27);
+    assert_true(replay_corpus("fuzz_orders", fuzz_orders) >= 27);
 }
 
 static void assert_refused(bool accepted, const char *why) {

@@ -1,9 +1,6 @@
 /* The seeds of the fuzz target for questions with endings, as an ordinary test. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_choices
 #include "tests/fuzz/fuzz_choices.c"
 #include "tests/support/test.h"
-#undef LLVMFuzzerTestOneInput
 
 #include "tests/support/replay.h"
 

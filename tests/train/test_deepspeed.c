@@ -1,66 +1,21 @@
 /* Runs by a file in DeepSpeed's format: each has the same bits as the run written by hand, and
  * continues from a checkpoint as if uninterrupted; what is wrong is an error on every rank. */
 #include "tests/parallel/ddp_net.h"
+#include "tests/parallel/train.h"
 #include "tests/support/temp.h"
 
 #include <math.h>
 
-enum { VOCAB = 19, CONTEXT = 8, BATCH = 2, STEPS = 6, MOST_BITS = 1 << 17 };
+enum { BATCH = 2, STEPS = 6 };
 
-/* ---- A small GPT, and its numbers ------------------------------------------------------------ */
-
-static void gpt_begin(tn_gpt *gpt) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = CONTEXT;
-    o.layers = 2;
-    o.heads = 2;
-    o.width = 16;
-    o.dropout = 0.1;
-    tn_seed(7);
-    tn_gpt_init(gpt, o);
-}
-
-static tn_tensor *tokens_of(int64_t number) {
-    int64_t tokens[BATCH * CONTEXT];
-    tn_generator g = {.seed = 11, .stream = (uint64_t)number};
-    for (int i = 0; i < BATCH * CONTEXT; i++) {
-        tokens[i] = tn_random_below(&g, VOCAB);
-    }
-    return TN_FROM(tokens, TN_DIMS(BATCH, CONTEXT), TN_I64);
-}
+static const mesh_shape shape = {
+    .vocab = 19, .width = 16, .layers = 2, .heads = 2, .bias = true, .dropout = 0.1, .length = 8};
 
 /* Of micro-batch `i` of a step, on this rank: the same data for both kinds of run. */
-static tn_tensor *micro_loss(tn_gpt *gpt, tn_group *world, int64_t step, int64_t i) {
+static tn_tensor *micro_loss(mesh_model *m, tn_group *world, int64_t step, int64_t i) {
     int64_t number = 2 * ((step * 8 + i) * tn_group_size(world) + tn_group_rank(world));
-    return tn_lm_loss(gpt, tokens_of(number), tokens_of(number + 1));
-}
-
-typedef struct bits {
-    size_t bytes;
-    char data[MOST_BITS];
-} bits;
-
-static bool append_bits(const tn_entry *entry, void *user) {
-    bits *b = user;
-    size_t bytes = (size_t)tn_count(*entry->field) * tn_dtype_size(tn_dtype_of(*entry->field));
-    if (b->bytes + bytes > MOST_BITS) {
-        tn_raise(TN_EVALUE, "the model is larger than MOST_BITS");
-        return false;
-    }
-    tn_copy_out(*entry->field, b->data + b->bytes);
-    b->bytes += bytes;
-    return true;
-}
-
-static void bits_of(tn_gpt *gpt, bits *b) {
-    TN_WHOLE(gpt);
-    b->bytes = 0;
-    tn_module_each(gpt, (tn_walk){0}, append_bits, b);
-}
-
-static bool same_bits(const bits *a, const bits *b) {
-    return a->bytes > 0 && a->bytes == b->bytes && memcmp(a->data, b->data, a->bytes) == 0;
+    return tn_lm_loss(m, mesh_tokens_of(&shape, BATCH, number),
+                      mesh_tokens_of(&shape, BATCH, number + 1));
 }
 
 /* ---- The same run twice ---------------------------------------------------------------------- */
@@ -98,49 +53,47 @@ static void write_file(const plan *p) {
     temp_write(p->path, text, strlen(text));
 }
 
-static tn_optim *optim_by_hand(tn_gpt *gpt, const char *kind) {
+static tn_optim *optim_by_hand(mesh_model *m, const char *kind) {
     if (strstr(kind, "SGD")) {
         tn_sgd_options o = tn_sgd_defaults();
         o.lr = 0.01;
         o.momentum = 0.9;
-        return tn_sgd(gpt, o);
+        return tn_sgd(m, o);
     }
     tn_adam_options o = tn_adam_defaults();
     o.beta2 = 0.95;
     o.weight_decay = 0.1;
-    return strstr(kind, "AdamW") ? tn_adamw(gpt, o) : tn_adam(gpt, o);
+    return strstr(kind, "AdamW") ? tn_adamw(m, o) : tn_adam(m, o);
 }
 
 /* The model is built without elements; each rank makes those that it needs. */
-static void run_by_file(tn_group *world, const plan *p, bits *b) {
-    tn_gpt gpt;
-    {
-        TN_DEFER_INIT;
-        gpt_begin(&gpt);
-    }
-    tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
+static train_bits run_by_file(tn_group *world, const plan *p) {
+    mesh_model m;
+    mesh_init(&m, &shape, 7, true);
+    tn_deepspeed *d = tn_deepspeed_new(&m, world, p->path);
     CHECK(d);
-    if (p->own) { CHECK(tn_deepspeed_set_optim(d, optim_by_hand(&gpt, p->optimizer)) == TN_OK); }
+    if (p->own) { CHECK(tn_deepspeed_set_optim(d, optim_by_hand(&m, p->optimizer)) == TN_OK); }
     int64_t accumulation = tn_deepspeed_batch(d).accumulation;
     CHECK(accumulation == p->accumulation && tn_deepspeed_batch(d).micro == BATCH);
     CHECK(tn_deepspeed_batch(d).all == (int64_t)BATCH * p->accumulation * p->ranks);
     for (int64_t i = 0; d && i < STEPS * accumulation; i++) {
         TN_SCOPE;
         CHECK(tn_deepspeed_due(d) == (i % accumulation == accumulation - 1));
-        tn_deepspeed_backward(d, micro_loss(&gpt, world, i / accumulation, i % accumulation));
+        tn_deepspeed_backward(d, micro_loss(&m, world, i / accumulation, i % accumulation));
         CHECK(tn_deepspeed_step(d) == TN_OK);
     }
     CHECK(tn_deepspeed_norm(d) > 0 && tn_optim_steps(tn_deepspeed_optim(d)) == STEPS);
-    bits_of(&gpt, b);
+    train_bits bits = train_whole(&m, world);
     tn_deepspeed_free(d);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
+    return bits;
 }
 
-static void attach_by_hand(tn_gpt *gpt, tn_group *world, const plan *p) {
+static void attach_by_hand(mesh_model *m, tn_group *world, const plan *p) {
     if (p->stage == 0) {
         tn_ddp_options o = tn_ddp_defaults();
         o.sum = p->sum;
-        tn_ddp(gpt, world, o);
+        tn_ddp(m, world, o);
         return;
     }
     tn_fsdp_options o = tn_fsdp_defaults();
@@ -148,30 +101,29 @@ static void attach_by_hand(tn_gpt *gpt, tn_group *world, const plan *p) {
     o.units = "h.*";
     o.sum = p->sum;
     o.offload = p->offload;
-    tn_fsdp(gpt, world, NULL, o);
+    tn_fsdp(m, world, NULL, o);
 }
 
-static void run_by_hand(tn_group *world, const plan *p, bits *b) {
-    tn_gpt gpt;
-    gpt_begin(&gpt);
+static train_bits run_by_hand(tn_group *world, const plan *p) {
+    mesh_model m;
+    mesh_init(&m, &shape, 7, false);
     if (*p->precision) {
         tn_precision policy = tn_precision_defaults();
         policy.compute = strcmp(p->precision, "fp16") == 0 ? TN_F16 : TN_BF16;
-        tn_module_set_precision(&gpt, policy);
+        tn_module_set_precision(&m, policy);
     }
-    attach_by_hand(&gpt, world, p);
-    tn_optim *opt = optim_by_hand(&gpt, p->optimizer);
+    attach_by_hand(&m, world, p);
+    tn_optim *opt = optim_by_hand(&m, p->optimizer);
     bool scaled = strcmp(p->precision, "fp16") == 0;
     tn_scaler *scaler = scaled ? tn_scaler_new(tn_scaler_defaults()) : NULL;
     const double lr[STEPS] = {0, 0, 0.01 * (1.0 / 3), 0.01 * (2.0 / 3), 0.01, 0.01};
     for (int step = 0; step < STEPS; step++) {
         for (int i = 0; i < p->accumulation; i++) {
             TN_SCOPE;
-            tn_tensor *loss =
-                tn_mul_scalar(micro_loss(&gpt, world, step, i), 1.0 / p->accumulation);
+            tn_tensor *loss = tn_mul_scalar(micro_loss(&m, world, step, i), 1.0 / p->accumulation);
             loss = scaled ? tn_scaler_scale(scaler, loss) : loss;
             if (i + 1 < p->accumulation && p->stage < 2) {
-                TN_NO_SYNC(&gpt);
+                TN_NO_SYNC(&m);
                 tn_backward(loss);
             } else {
                 tn_backward(loss);
@@ -188,20 +140,19 @@ static void run_by_hand(tn_group *world, const plan *p, bits *b) {
         }
         tn_optim_zero_grad(opt);
     }
-    bits_of(&gpt, b);
+    train_bits bits = train_whole(&m, world);
     tn_scaler_free(scaler);
     tn_optim_free(opt);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
+    return bits;
 }
 
 static void run_twice(tn_group *world, void *user) {
     const plan *p = user;
-    bits *file = calloc(1, sizeof(*file)), *hand = calloc(1, sizeof(*hand));
-    run_by_file(world, p, file);
-    run_by_hand(world, p, hand);
-    CHECK(same_bits(file, hand));
-    free(file);
-    free(hand);
+    train_bits file = run_by_file(world, p), hand = run_by_hand(world, p);
+    CHECK(train_same(file, hand));
+    free(file.data);
+    free(hand.data);
 }
 
 TEST(test_equals_by_hand) {
@@ -383,10 +334,10 @@ TEST(test_least_scale) {
 /* ---- Resuming -------------------------------------------------------------------------------- */
 
 /* Three steps, a checkpoint, and three more by the run that loads it. */
-static void train_steps(tn_group *world, tn_gpt *gpt, tn_deepspeed *d, int64_t from, int64_t to) {
+static void train_steps(tn_group *world, mesh_model *m, tn_deepspeed *d, int64_t from, int64_t to) {
     for (int64_t i = 2 * from; i < 2 * to; i++) {
         TN_SCOPE;
-        tn_deepspeed_backward(d, micro_loss(gpt, world, i / 2, i % 2));
+        tn_deepspeed_backward(d, micro_loss(m, world, i / 2, i % 2));
         CHECK(tn_deepspeed_step(d) == TN_OK);
     }
 }
@@ -401,33 +352,32 @@ static void goes_on(tn_group *world, void *user) {
     const plan *p = user;
     char folder[512];
     snprintf(folder, sizeof(folder), "%s.saved", p->path);
-    bits *all = calloc(1, sizeof(*all)), *parts = calloc(1, sizeof(*parts));
     tn_saver *saver = tn_saver_new(world, folder, tn_saver_defaults());
-    tn_gpt gpt;
-    gpt_begin(&gpt);
-    tn_deepspeed *d = tn_deepspeed_new(&gpt, world, p->path);
-    train_steps(world, &gpt, d, 0, 3);
+    mesh_model m;
+    mesh_init(&m, &shape, 7, false);
+    tn_deepspeed *d = tn_deepspeed_new(&m, world, p->path);
+    train_steps(world, &m, d, 0, 3);
     tn_checkpoint c = checkpoint_of(d);
     CHECK(c.step == 3 && tn_saver_save(saver, &c) == TN_OK);
-    train_steps(world, &gpt, d, 3, STEPS);
-    bits_of(&gpt, all);
+    train_steps(world, &m, d, 3, STEPS);
+    train_bits all = train_whole(&m, world);
     tn_deepspeed_free(d);
-    tn_module_finish(&gpt);
+    tn_module_finish(&m);
 
-    gpt_begin(&gpt);
-    d = tn_deepspeed_new(&gpt, world, p->path);
+    mesh_init(&m, &shape, 7, false);
+    d = tn_deepspeed_new(&m, world, p->path);
     c = checkpoint_of(d);
     bool found;
     CHECK(tn_saver_load(saver, &c, &found) == TN_OK && found && c.step == 3);
     CHECK(tn_deepspeed_lr(d) == 0.01 * (2.0 / 3));
-    train_steps(world, &gpt, d, c.step, STEPS);
-    bits_of(&gpt, parts);
-    CHECK(same_bits(all, parts));
+    train_steps(world, &m, d, c.step, STEPS);
+    train_bits parts = train_whole(&m, world);
+    CHECK(train_same(all, parts));
     tn_saver_free(saver);
     tn_deepspeed_free(d);
-    tn_module_finish(&gpt);
-    free(all);
-    free(parts);
+    tn_module_finish(&m);
+    free(all.data);
+    free(parts.data);
 }
 
 TEST(test_goes_on) {

@@ -1,8 +1,5 @@
 /* What a file in DeepSpeed's format says, and how a wrong one is refused: file, path and value. */
-#define _GNU_SOURCE
-#define LLVMFuzzerTestOneInput fuzz_deepspeed
 #include "tests/fuzz/fuzz_deepspeed.c"
-#undef LLVMFuzzerTestOneInput
 
 #include <math.h>
 #include <stdio.h>

@@ -24,12 +24,13 @@ static tn_status checked_mismatch(checked *c, char *why) {
     return TN_EMISMATCH;
 }
 
-/* `t` without its data: sends the fingerprint in the same direction. */
+/* `t` without its data: sends the fingerprint in the same direction. An all_gather has no root: one
+ * that differs must not keep the ranks apart. */
 static tn_transfer carrier_of(const tn_transfer *t, tn_collective kind, const void *in, void *out) {
     return (tn_transfer){.kind = kind,
                          .dtype = TN_U8,
                          .reduce = TN_SUM,
-                         .root = t->root,
+                         .root = kind == TN_ALL_GATHER ? 0 : t->root,
                          .in = in,
                          .out = out,
                          .count = sizeof(tn__fingerprint),

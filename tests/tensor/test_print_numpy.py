@@ -1,10 +1,11 @@
-#!/usr/bin/env python3
-"""Writes print_expected.h: arrays and the text that NumPy prints for them. Run it again when a case is added:
+"""Printing against NumPy: what dump_print writes is str() of the same array."""
+import os
+import subprocess
+import sys
+import tempfile
 
-    python3 tests/tensor/make_print_expected.py > tests/tensor/print_expected.h
-"""
-import textwrap
-
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from twin import run
 import numpy as np
 
 nan, inf = float("nan"), float("inf")
@@ -54,37 +55,23 @@ CASES = [
     ("summarised_3d", (np.arange(8000).reshape(20, 20, 20) / 8).astype(f4)),
     ("summary_ignores_the_middle", np.where(np.arange(1200) == 600, 1e30, 1).astype(f8)),
 ]
-DTYPE = {"float32": "TN_F32", "float64": "TN_F64", "float16": "TN_F16", "int64": "TN_I64", "int32": "TN_I32",
-         "uint8": "TN_U8", "int8": "TN_I8", "bool": "TN_BOOL"}
 
 
-def main():
-    print("/* Written by make_print_expected.py with NumPy %s: the bytes of arrays and NumPy's text for them. */" % np.__version__)
-    print("/* clang-format off */")
-    tables = {}
-    for name, array in CASES:
-        data = np.ascontiguousarray(array).tobytes()
-        steps = np.ascontiguousarray(array).reshape(-1)
-        if len(data) > 400:  # a long array is described by a rule: an arange, or made in the test
-            continue
-        words = ", ".join("0x%02x" % b for b in data) or "0"
-        print(textwrap.fill("static const unsigned char %s[] = {%s};" % (name, words), 100, subsequent_indent="    "))
-        tables[name] = steps
-    print("\nstatic const struct {\n    const char *name;\n    const unsigned char *data; /* NULL: 0, 1, 2, ... times step */")
-    print("    double step;\n    tn_dtype dtype;\n    tn_dims dims;\n    const char *text;\n} cases[] = {")
-    for name, array in CASES:
-        text = str(array).replace("\\", "\\\\").replace('"', '\\"').split("\n")
-        text = "\n     ".join('"%s%s"' % (line, "\\n" if i + 1 < len(text) else "") for i, line in enumerate(text))
-        step = 0.0
-        if name not in tables:
-            flat = array.reshape(-1)
-            step = float(flat[1] - flat[0])
-            if not np.array_equal(flat, (np.arange(flat.size) * step).astype(flat.dtype)):
-                step = -1.0  # ones with 1e30 in the middle
-        print('    {"%s", %s, %g, %s,\n     {%d, {%s}},\n     %s},' % (
-            name, name if name in tables else "NULL", step, DTYPE[array.dtype.name], array.ndim,
-            ", ".join(map(str, array.shape)) or "0", text))
-    print("};")
+def printed():
+    """What Tern prints for each case: as it is, and as a view with gaps."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "cases.npz")
+        np.savez(path, **dict(CASES))
+        program = os.path.join(os.environ["TERN_TEST_BIN"], "dump_print")
+        texts = subprocess.run([program, path], check=True, stdout=subprocess.PIPE).stdout.decode().split("\0")
+    assert len(texts) == 2 * len(CASES) + 1
+    return zip(texts[::2], texts[1::2])
 
 
-main()
+def compare(array, plain, view):
+    for text in plain, view:
+        if text != str(array):
+            raise AssertionError("expected\n%s\nprinted\n%s" % (array, text))
+
+
+run([(name, lambda a=array, t=texts: compare(a, *t)) for (name, array), texts in zip(CASES, printed())])
