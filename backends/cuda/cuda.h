@@ -18,6 +18,7 @@
 #define TERN_BACKENDS_CUDA_H
 
 #include "backends/entries.h"
+#include "backends/scratch.h"
 
 #include <cuda_runtime_api.h>
 #include <tern/sys/backend.h>
