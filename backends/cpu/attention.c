@@ -242,9 +242,8 @@ static tn_status attention_forward(const tn_op_call *c) {
     f.parts = min_of(blocks, div_up(16, heads));
     int64_t tasks = heads * f.parts;
     int threads = team_size(tasks, heads * q->size[2] * (k->size[2] + 1) * (q->size[3] / 8 + 1));
-    size_t each = (buffer_floats(&f) + 63) / 64 * 64,
-           bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch_take(c->ctx, bytes);
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64;
+    TN__SCRATCH(float, memory, c->ctx, (each * (size_t)threads));
     if (!memory) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
@@ -252,7 +251,6 @@ static tn_status attention_forward(const tn_op_call *c) {
         int64_t head = task / f.parts;
         run_head(&f, &w, head / q->size[1], head % q->size[1], task % f.parts);
     }
-    scratch_free(c->ctx, memory, bytes);
     return TN_OK;
 }
 

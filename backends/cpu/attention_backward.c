@@ -230,15 +230,13 @@ tn_status TN_CPU(attention_backward)(const tn_op_back *b) {
     if (tasks == 0) { return TN_OK; }
     int threads = team_size(tasks, q->size[0] * q->size[1] * q->size[2] * (k->size[2] + 1) *
                                        (q->size[3] / 4 + 1));
-    size_t each = (buffer_floats(&f) + 63) / 64 * 64,
-           bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch_take(b->ctx, bytes);
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64;
+    TN__SCRATCH(float, memory, b->ctx, (each * (size_t)threads));
     if (!memory) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);
         run_group(&f, &w, task / k->size[1], task % k->size[1]);
     }
-    scratch_free(b->ctx, memory, bytes);
     return TN_OK;
 }

@@ -221,15 +221,13 @@ tn_status TN_CPU(attention_few)(tn_context *ctx, const tn__attention *a) {
              .queries = q->size[2],
              .group = q->size[1] / heads};
     int threads = team_size(tasks, tasks * f.group * f.queries * f.keys * (f.width / 8 + 1));
-    size_t each = (buffer_floats(&f) + 63) / 64 * 64,
-           bytes = (size_t)threads * each * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
+    size_t each = (buffer_floats(&f) + 63) / 64 * 64;
+    TN__SCRATCH(float, memory, ctx, (each * (size_t)threads));
     if (!memory) { return TN_ENOMEM; }
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(dynamic)
     for (int64_t task = 0; task < tasks; task++) {
         buffers w = lay_out(&f, memory + (size_t)(threads > 1 ? omp_get_thread_num() : 0) * each);
         run_head(&f, &w, task / heads, task % heads);
     }
-    scratch_free(ctx, memory, bytes);
     return TN_OK;
 }

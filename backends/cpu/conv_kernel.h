@@ -133,20 +133,13 @@ typedef struct conv_memory {
 /* The parts of a thread's memory, and its size. */
 static size_t divide_memory(const conv_plan *p, char *at, conv_memory *m) {
     char *start = at;
-    m->regions = (T *)at;
-    at += round_up((size_t)(p->cut * p->largest.length + WIDE) * sizeof(T));
-    m->panel = (T *)at;
-    at += round_up((size_t)(WIDE * (p->cut * p->taps + 1)) * sizeof(T));
-    m->sums = (T *)at;
-    at += round_up((size_t)(p->block_rows * COLS) * sizeof(T));
-    m->tap = (int64_t *)at;
-    at += round_up((size_t)p->taps * sizeof(int64_t));
-    m->rows = (int64_t *)at;
-    at += round_up((size_t)(p->largest.length / p->largest.row) * sizeof(int64_t));
-    m->moves = (move_at *)at;
-    at += round_up((size_t)COLS * sizeof(move_at));
-    m->first = (int32_t *)at;
-    at += round_up((COLS / WIDE + 2) * sizeof(int32_t));
+    m->regions = take_bytes(&at, (size_t)(p->cut * p->largest.length + WIDE) * sizeof(T));
+    m->panel = take_bytes(&at, (size_t)(WIDE * (p->cut * p->taps + 1)) * sizeof(T));
+    m->sums = take_bytes(&at, (size_t)(p->block_rows * COLS) * sizeof(T));
+    m->tap = take_bytes(&at, (size_t)p->taps * sizeof(int64_t));
+    m->rows = take_bytes(&at, (size_t)(p->largest.length / p->largest.row) * sizeof(int64_t));
+    m->moves = take_bytes(&at, (size_t)COLS * sizeof(move_at));
+    m->first = take_bytes(&at, (COLS / WIDE + 2) * sizeof(int32_t));
     return (size_t)(at - start);
 }
 
@@ -294,7 +287,7 @@ tn_status CONV(tn_context *ctx, const conv_job *job) {
                sizeof(T)),
            taps = round_up((size_t)p.taps * sizeof(int64_t)),
            bytes = 64 + weights + taps + (size_t)threads * p.each;
-    char *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(char, memory, ctx, bytes);
     if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     p.weights = (T *)at;
@@ -303,12 +296,7 @@ tn_status CONV(tn_context *ctx, const conv_job *job) {
         p.weight_tap[t] = tap_in_weight(job, t);
     }
     at += weights + taps;
-    if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-        run_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
-    } else {
-        run_thread(&p, at);
-    }
-    scratch_free(ctx, memory, bytes);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    run_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

@@ -339,3 +339,10 @@ static int64_t work_of(const conv_job *job) {
 static size_t round_up(size_t bytes) {
     return (bytes + 63) / 64 * 64;
 }
+
+/* The next bytes of a thread's memory, or, from NULL, of what it needs. */
+static void *take_bytes(char **at, size_t bytes) {
+    void *taken = *at;
+    *at += round_up(bytes);
+    return taken;
+}

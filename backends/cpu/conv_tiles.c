@@ -157,8 +157,7 @@ static void move_sums(const forward *f, int64_t q0, int64_t n, float *sums, bool
 static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_t n) {
     const conv_job *job = f->job;
     int64_t half = f->block * f->p->depth / 2; /* floats that the patches take */
-    size_t bytes = (size_t)(half + f->block * job->rows) * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(float, memory, ctx, half + f->block * job->rows);
     if (!memory) { return TN_ENOMEM; }
     float *sums = memory + half;
     uint16_t *data = (uint16_t *)memory;
@@ -178,15 +177,13 @@ static tn_status run_pixels(tn_context *ctx, const forward *f, int64_t q, int64_
     move_sums(f, q, n, sums, false);
     tn_status status = TN_CPU(gemm_bf16)(ctx, &product);
     if (status == TN_OK) { move_sums(f, q, n, sums, true); }
-    scratch_free(ctx, memory, bytes);
     return status;
 }
 
 tn_status TN_CPU(conv_tiles)(tn_context *ctx, const conv_job *job) {
     patches p = patches_of(job, &job->x, job->channels, 0);
     if (!tiles_fit(job) || p.pixels == 0) { return TN_EUNSUPPORTED; }
-    size_t bytes = (size_t)(job->rows * p.depth) * sizeof(uint16_t);
-    uint16_t *weights = scratch_take(ctx, bytes);
+    TN__SCRATCH(uint16_t, weights, ctx, job->rows * p.depth);
     if (!weights) { return TN_ENOMEM; }
     int64_t block = div_up(min_of(MOST_PIXELS, PATCH_ELEMENTS / p.depth), 2 * UNIT) * 2 * UNIT,
             blocks = div_up(p.pixels, block);
@@ -212,7 +209,6 @@ tn_status TN_CPU(conv_tiles)(tn_context *ctx, const conv_job *job) {
             }
         }
     }
-    scratch_free(ctx, weights, bytes);
     return result;
 }
 
@@ -236,8 +232,7 @@ tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job) {
     enum { PART = 64 };
     int64_t k = p.taps * p.channels, block = MOST_PIXELS;
     int64_t across = div_up(job->rows, UNIT) * UNIT, half = block * (p.depth + across) / 2;
-    size_t bytes = (size_t)(half + job->rows * k) * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(float, memory, ctx, half + job->rows * k);
     if (!memory) { return TN_ENOMEM; }
     float *sums = memory + half;
     uint16_t *x_data = (uint16_t *)memory, *y_data = x_data + block * p.depth;
@@ -276,6 +271,5 @@ tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job) {
         }
         store_weights(job, &p, g, sums);
     }
-    scratch_free(ctx, memory, bytes);
     return status;
 }

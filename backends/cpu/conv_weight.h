@@ -29,30 +29,19 @@ static int64_t lanes_of(const conv_job *job, int64_t taps) {
 static size_t divide_weight_memory(const weight_plan *p, char *at, weight_memory *m) {
     char *start = at;
     int64_t length = p->largest.length;
-    m->regions = (T *)at;
-    at += round_up((size_t)(VL * length + WIDE) * sizeof(T));
-    m->panels = (T *)at;
-    at += round_up(p->few ? (size_t)((p->vectors * VL + 1) * WIDE) * sizeof(T) : 0);
-    m->turned = (T *)at;
-    at += round_up((size_t)(p->few ? p->vectors * COLS : p->lanes * length) * VL * sizeof(T));
-    m->dy = (T *)at;
-    at += round_up((size_t)(p->block_rows * COLS) * sizeof(T));
-    m->sums = (T *)at;
-    at += round_up((size_t)(p->block_rows * p->vectors * VL) * sizeof(T));
-    m->tap = (int64_t *)at;
-    at += round_up((size_t)p->taps * sizeof(int64_t));
-    m->rows = (int64_t *)at;
-    at += round_up((size_t)(length / p->largest.row) * sizeof(int64_t));
-    m->weight_tap = (int64_t *)at;
-    at += round_up((size_t)p->taps * sizeof(int64_t));
-    m->vector = (int64_t *)at;
-    at += round_up((size_t)p->vectors * sizeof(int64_t));
-    m->place = (int32_t *)at;
-    at += round_up((size_t)COLS * sizeof(int32_t));
-    m->moves = (move_at *)at;
-    at += round_up((size_t)COLS * sizeof(move_at));
-    m->first = (int32_t *)at;
-    at += round_up((COLS / WIDE + 2) * sizeof(int32_t));
+    m->regions = take_bytes(&at, (size_t)(VL * length + WIDE) * sizeof(T));
+    m->panels = take_bytes(&at, p->few ? (size_t)((p->vectors * VL + 1) * WIDE) * sizeof(T) : 0);
+    m->turned =
+        take_bytes(&at, (size_t)(p->few ? p->vectors * COLS : p->lanes * length) * VL * sizeof(T));
+    m->dy = take_bytes(&at, (size_t)(p->block_rows * COLS) * sizeof(T));
+    m->sums = take_bytes(&at, (size_t)(p->block_rows * p->vectors * VL) * sizeof(T));
+    m->tap = take_bytes(&at, (size_t)p->taps * sizeof(int64_t));
+    m->rows = take_bytes(&at, (size_t)(length / p->largest.row) * sizeof(int64_t));
+    m->weight_tap = take_bytes(&at, (size_t)p->taps * sizeof(int64_t));
+    m->vector = take_bytes(&at, (size_t)p->vectors * sizeof(int64_t));
+    m->place = take_bytes(&at, (size_t)COLS * sizeof(int32_t));
+    m->moves = take_bytes(&at, (size_t)COLS * sizeof(move_at));
+    m->first = take_bytes(&at, (COLS / WIDE + 2) * sizeof(int32_t));
     return (size_t)(at - start);
 }
 
@@ -302,16 +291,10 @@ tn_status CONV_WEIGHT(tn_context *ctx, const conv_job *job) {
     p.largest = region_below(job, p.boxes.size, p.few);
     weight_memory unused;
     p.each = divide_weight_memory(&p, NULL, &unused);
-    size_t bytes = 64 + (size_t)threads * p.each;
-    char *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(char, memory, ctx, 64 + (size_t)threads * p.each);
     if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
-    if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-        run_weight_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
-    } else {
-        run_weight_thread(&p, at);
-    }
-    scratch_free(ctx, memory, bytes);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    run_weight_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

@@ -161,18 +161,12 @@ typedef struct patch_memory {
 } patch_memory;
 
 static char *divide_patches(char *at, const region *largest, patch_memory *m) {
-    m->region = (T *)at;
-    at += round_up((size_t)(largest->length + WIDE) * sizeof(T));
-    m->panel = (T *)at;
-    at += round_up((size_t)((POINTS + 1) * WIDE) * sizeof(T));
-    m->tap = (int64_t *)at;
-    at += round_up(POINTS * sizeof(int64_t));
-    m->rows = (int64_t *)at;
-    at += round_up((size_t)(largest->length / largest->row) * sizeof(int64_t));
-    m->moves = (move_at *)at;
-    at += round_up((size_t)(COLS + WIDE) * sizeof(move_at));
-    m->first = (int32_t *)at;
-    at += round_up((COLS / WIDE + 2) * sizeof(int32_t));
+    m->region = take_bytes(&at, (size_t)(largest->length + WIDE) * sizeof(T));
+    m->panel = take_bytes(&at, (size_t)((POINTS + 1) * WIDE) * sizeof(T));
+    m->tap = take_bytes(&at, POINTS * sizeof(int64_t));
+    m->rows = take_bytes(&at, (size_t)(largest->length / largest->row) * sizeof(int64_t));
+    m->moves = take_bytes(&at, (size_t)(COLS + WIDE) * sizeof(move_at));
+    m->first = take_bytes(&at, (COLS / WIDE + 2) * sizeof(int32_t));
     return at;
 }
 
@@ -228,12 +222,9 @@ typedef struct winograd_memory {
 static size_t divide_winograd(const winograd_plan *p, char *at, winograd_memory *m) {
     char *start = at;
     at = divide_patches(at, &p->largest, &m->patches);
-    m->kernels = (T *)at;
-    at += round_up((size_t)(p->job->channels * KERNEL * KERNEL * ROWS) * sizeof(T));
-    m->v = (T *)at;
-    at += round_up((size_t)(POINTS * p->v_apart) * sizeof(T));
-    m->sums = (T *)at;
-    at += round_up((size_t)(POINTS * p->sums_apart) * sizeof(T));
+    m->kernels = take_bytes(&at, (size_t)(p->job->channels * KERNEL * KERNEL * ROWS) * sizeof(T));
+    m->v = take_bytes(&at, (size_t)(POINTS * p->v_apart) * sizeof(T));
+    m->sums = take_bytes(&at, (size_t)(POINTS * p->sums_apart) * sizeof(T));
     return (size_t)(at - start);
 }
 
@@ -385,17 +376,12 @@ tn_status WINOGRAD(tn_context *ctx, const conv_job *job) {
     p.each = divide_winograd(&p, NULL, &unused);
     size_t weights = round_up((size_t)(POINTS * p.weights_apart) * sizeof(T)),
            bytes = 64 + weights + (size_t)threads * p.each;
-    char *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(char, memory, ctx, bytes);
     if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     p.weights = (T *)at;
     at += weights;
-    if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-        run_winograd_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
-    } else {
-        run_winograd_thread(&p, at);
-    }
-    scratch_free(ctx, memory, bytes);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    run_winograd_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

@@ -34,16 +34,11 @@ typedef struct slope_memory {
 static size_t divide_slope(const slope_plan *p, char *at, slope_memory *m) {
     char *start = at;
     at = divide_patches(at, &p->output, &m->output);
-    m->channels = (T *)at;
-    at += round_up((size_t)(p->patch.length * VL) * sizeof(T));
-    m->turned = (T *)at;
-    at += round_up((size_t)(p->patch.length * VL) * sizeof(T));
-    m->v = (T *)at;
-    at += round_up((size_t)(POINTS * p->v_apart) * sizeof(T));
-    m->dm = (T *)at;
-    at += round_up((size_t)(POINTS * p->dm_apart) * sizeof(T));
-    m->rows = (int64_t *)at;
-    at += round_up((size_t)(p->patch.length / p->patch.row) * sizeof(int64_t));
+    m->channels = take_bytes(&at, (size_t)(p->patch.length * VL) * sizeof(T));
+    m->turned = take_bytes(&at, (size_t)(p->patch.length * VL) * sizeof(T));
+    m->v = take_bytes(&at, (size_t)(POINTS * p->v_apart) * sizeof(T));
+    m->dm = take_bytes(&at, (size_t)(POINTS * p->dm_apart) * sizeof(T));
+    m->rows = take_bytes(&at, (size_t)(p->patch.length / p->patch.row) * sizeof(int64_t));
     return (size_t)(at - start);
 }
 
@@ -261,17 +256,12 @@ tn_status WINOGRAD_WEIGHT(tn_context *ctx, const conv_job *job) {
     size_t sums = round_up((size_t)(p.chunks * p.blocks * p.row_blocks * POINTS * p.sums_apart) *
                            sizeof(T)),
            bytes = 64 + sums + (size_t)threads * p.each;
-    char *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(char, memory, ctx, bytes);
     if (!memory) { return TN_ENOMEM; }
     char *at = (char *)round_up((size_t)memory);
     p.sums = (T *)at;
     at += sums;
-    if (threads > 1) {
-#pragma omp parallel num_threads(threads)
-        run_slope_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
-    } else {
-        run_slope_thread(&p, at);
-    }
-    scratch_free(ctx, memory, bytes);
+#pragma omp parallel num_threads(threads) if (threads > 1)
+    run_slope_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

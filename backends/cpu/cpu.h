@@ -1,4 +1,4 @@
-/* What every file of this folder includes: names, thread teams, scratch memory, descriptors.
+/* What every file of this folder includes: names, thread teams, descriptors.
  *
  * The folder is compiled once per instruction level (TN_CPU_LEVEL 2, 3, 4: x86-64-v2, -v3, -v4; on
  * aarch64 once, as `neon`, with 3, since it too has fused multiply-adds); every symbol that crosses
@@ -13,6 +13,7 @@
 #define TERN_BACKENDS_CPU_H
 
 #include "backends/entries.h"
+#include "backends/scratch.h"
 
 #include <math.h>
 #include <omp.h>
@@ -82,14 +83,6 @@ static inline int64_t max_of(int64_t a, int64_t b) {
     return a > b ? a : b;
 }
 
-/* Scratch memory for a call; NULL if there is none left. */
-static inline void *scratch_take(tn_context *ctx, size_t bytes) {
-    return ctx->workspace(ctx, bytes ? bytes : 1);
-}
-static inline void scratch_free(tn_context *ctx, void *memory, size_t bytes) {
-    if (memory) { ctx->workspace_free(ctx, memory, bytes ? bytes : 1); }
-}
-
 static inline size_t size_of(tn_dtype dtype) {
     switch (dtype) {
     case TN_F64:
@@ -114,6 +107,19 @@ static inline bool is_f32_like(tn_dtype dtype) {
 }
 static inline char *desc_at(const tn_desc *d, int64_t offset) {
     return (char *)d->data + offset * (int64_t)size_of(d->dtype);
+}
+/* An index at an offset: i64 or i32. */
+static inline int64_t index_at(const tn_desc *d, int64_t offset) {
+    const void *p = desc_at(d, offset);
+    return d->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
+}
+static inline tn_status bad_index(tn_context *ctx, int64_t position, int64_t value) {
+    ctx->bad_position = position;
+    ctx->bad_value = value;
+    return TN_EINDEX;
+}
+static inline bool is_index(tn_dtype dtype) {
+    return dtype == TN_I64 || dtype == TN_I32;
 }
 static inline int64_t count_of(const tn_desc *d) {
     int64_t n = 1;

@@ -395,9 +395,8 @@ tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
                  *kernel = pairs ? pairs : find_kernel(job->w.dtype, rows);
     int64_t unit = VBYTES / (int64_t)size_of(job->w.dtype), padded = div_up(job->k, unit) * unit,
             strips = div_up(job->n, STRIP);
-    size_t each = (size_t)padded * (pairs ? sizeof(uint16_t) : sizeof(float)),
-           bytes = (size_t)rows * each + (size_t)padded * sizeof(float) + VBYTES;
-    char *memory = scratch_take(ctx, bytes);
+    size_t each = (size_t)padded * (pairs ? sizeof(uint16_t) : sizeof(float));
+    TN__SCRATCH(char, memory, ctx, VBYTES + (size_t)rows * each + (size_t)padded * sizeof(float));
     if (!memory) { return TN_ENOMEM; }
     char *packed = memory + (VBYTES - (uintptr_t)memory % VBYTES) % VBYTES;
     memset(packed, 0, (size_t)rows * each);
@@ -416,6 +415,5 @@ tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
         kernel(job, packed, j0, n, sums);
         store_strip(job, j0, n, sums);
     }
-    scratch_free(ctx, memory, bytes);
     return TN_OK;
 }

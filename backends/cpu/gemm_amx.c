@@ -110,8 +110,7 @@ static void tile_full(int64_t k, rows_of_a a, const element *b, float *c, int64_
 static tn_status turned_product(tn_context *ctx, const gemm_job *job) {
     int64_t m = job->m, n = job->n;
     const float *d = job->d;
-    size_t bytes = (size_t)(m * n) * sizeof(float);
-    float *sums = scratch_take(ctx, bytes); /* (n, m) */
+    TN__SCRATCH(float, sums, ctx, (m * n)); /* (n, m) */
     if (!sums) { return TN_ENOMEM; }
     gemm_job turned = *job;
     turned.m = n;
@@ -136,7 +135,6 @@ static tn_status turned_product(tn_context *ctx, const gemm_job *job) {
             }
         }
     }
-    scratch_free(ctx, sums, bytes);
     return status;
 }
 

@@ -335,7 +335,9 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
            sums = job->rounds && w.depth < job->k ? (size_t)(job->m * cols) : 0;
     element near[4096] __attribute__((aligned(64)));
     size_t bytes = (a + b) * sizeof(element) + sums * sizeof(T) + 192;
-    char *memory = bytes <= sizeof near ? (char *)near : scratch_take(ctx, bytes);
+    bool is_near = bytes <= sizeof near;
+    TN__SCRATCH_IF(!is_near, char, memory, ctx, bytes);
+    memory = is_near ? (char *)near : memory;
     if (!memory) { return TN_ENOMEM; }
     w.pack_b = (element *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
     w.pack_a = w.pack_b + (b + 15) / 16 * 16;
@@ -351,6 +353,5 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     } else {
         run_all(&w, 0);
     }
-    if (memory != (char *)near) { scratch_free(ctx, memory, bytes); }
     return TN_OK;
 }

@@ -10,19 +10,10 @@
  */
 #include "backends/cpu/convert.h"
 
-static inline int64_t index_at(const tn_desc *index, int64_t i) {
-    const void *p = desc_at(index, i * index->stride[0]);
-    return index->dtype == TN_I64 ? *(const int64_t *)p : *(const int32_t *)p;
-}
-
 static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t limit) {
     for (int64_t i = 0; i < index->size[0]; i++) {
-        int64_t value = index_at(index, i);
-        if (value < 0 || value >= limit) {
-            ctx->bad_position = i;
-            ctx->bad_value = value;
-            return TN_EINDEX;
-        }
+        int64_t value = index_at(index, i * index->stride[0]);
+        if (value < 0 || value >= limit) { return bad_index(ctx, i, value); }
     }
     return TN_OK;
 }
@@ -40,15 +31,12 @@ static bool row_is_run(const tn_desc *d, int64_t *length) {
     return is_contiguous(&row);
 }
 
-static bool is_index(const tn_desc *d) {
-    return d->dtype == TN_I64 || d->dtype == TN_I32;
-}
-
 /* Element i of y is element index[i] of x. */
 INLINE void pick_sized(char *y, int64_t y_stride, const char *x, int64_t x_stride,
                        const tn_desc *index, int64_t size) {
     for (int64_t i = 0; i < index->size[0]; i++) {
-        memcpy(y + i * y_stride * size, x + index_at(index, i) * x_stride * size, (size_t)size);
+        memcpy(y + i * y_stride * size, x + index_at(index, i * index->stride[0]) * x_stride * size,
+               (size_t)size);
     }
 }
 
@@ -94,7 +82,7 @@ static void gather_elements(const tn_desc *y, const tn_desc *x, const tn_desc *i
 tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *x,
                               const tn_desc *index) {
     int64_t length, unused;
-    if (y->dtype != x->dtype || !is_index(index) || y->ndim < 1) {
+    if (y->dtype != x->dtype || !is_index(index->dtype) || y->ndim < 1) {
         return TN_CPU(ref)->gather_rows(ctx, y, x, index);
     }
     tn_status status = check_indices(ctx, index, x->size[0]);
@@ -110,8 +98,8 @@ tn_status TN_CPU(gather_rows)(tn_context *ctx, const tn_desc *y, const tn_desc *
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t task = 0; task < tasks; task++) {
         for (int64_t i = task * height; i < min_of((task + 1) * height, rows); i++) {
-            memcpy(desc_at(y, i * y->stride[0]), desc_at(x, index_at(index, i) * x->stride[0]),
-                   bytes);
+            memcpy(desc_at(y, i * y->stride[0]),
+                   desc_at(x, index_at(index, i * index->stride[0]) * x->stride[0]), bytes);
         }
     }
     return TN_OK;
@@ -121,7 +109,7 @@ tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_d
                                    const tn_desc *src) {
     enum { SLICE = 64 };
     int64_t length, unused;
-    if (y->dtype != TN_F32 || src->dtype != TN_F32 || !is_index(index) || y->ndim < 1 ||
+    if (y->dtype != TN_F32 || src->dtype != TN_F32 || !is_index(index->dtype) || y->ndim < 1 ||
         !row_is_run(y, &length) || !row_is_run(src, &unused)) {
         return TN_CPU(ref)->scatter_add_rows(ctx, y, index, src);
     }
@@ -134,7 +122,7 @@ tn_status TN_CPU(scatter_add_rows)(tn_context *ctx, const tn_desc *y, const tn_d
         int64_t from = slices * part / threads * SLICE,
                 to = min_of(slices * (part + 1) / threads * SLICE, length);
         for (int64_t i = 0; i < rows; i++) {
-            float *sum = (float *)desc_at(y, index_at(index, i) * y->stride[0]);
+            float *sum = (float *)desc_at(y, index_at(index, i * index->stride[0]) * y->stride[0]);
             const float *add = (const float *)desc_at(src, i * src->stride[0]);
 #pragma omp simd
             for (int64_t j = from; j < to; j++) {

@@ -96,17 +96,15 @@ static tn_status linear_q8_forward(const tn_op_call *c) {
     bool few = rows <= FEW_ROWS && (w->stride[1] == 1 || in <= 1);
     q.block = few ? 0 : min_of(out, max_of(64, WIDE / max_of(1, in)));
     size_t wide = (size_t)(q.block * in) * size_of(x->dtype), sums = (size_t)(q.block * rows) * 4;
-    size_t vectors = (size_t)(2 * out) * sizeof(float), bytes = vectors + sums + wide;
-    char *memory = scratch_take(c->ctx, bytes);
+    size_t vectors = (size_t)(2 * out) * sizeof(float);
+    TN__SCRATCH(char, memory, c->ctx, vectors + sums + wide);
     if (!memory) { return TN_ENOMEM; }
     float *first = (float *)memory;
     q.scale = row_f32(first, scale->data, scale->dtype, scale->stride[0], out);
     q.bias = b ? row_f32(first + out, b->data, b->dtype, b->stride[0], out) : NULL;
     q.sums = first + 2 * out;
     q.wide = memory + vectors + sums;
-    tn_status status = few ? multiply_few(c->ctx, &q) : multiply_blocks(c->ctx, &q);
-    scratch_free(c->ctx, memory, bytes);
-    return status;
+    return few ? multiply_few(c->ctx, &q) : multiply_blocks(c->ctx, &q);
 }
 
 const tn_op_kernel TN_CPU(op_linear_q8) = {linear_q8_forward, NULL};

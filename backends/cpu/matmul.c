@@ -72,8 +72,7 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
                                    int64_t col, gemm_job job, const void *bias) {
     int64_t m = job.m, n = job.n;
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
-    size_t bytes = (size_t)(m * n) * size_of(compute);
-    char *temporary = scratch_take(ctx, bytes);
+    TN__SCRATCH(char, temporary, ctx, (size_t)(m * n) * size_of(compute));
     if (!temporary) { return TN_ENOMEM; }
     double alpha = job.alpha, beta = bias ? 0 : job.beta;
     job.c = temporary;
@@ -97,7 +96,6 @@ static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t of
             finish_row(&f);
         }
     }
-    scratch_free(ctx, temporary, bytes);
     return status;
 }
 
@@ -210,22 +208,17 @@ tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     int64_t m = x->size[0], n = w->size[0], k = x->size[1];
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
     const void *bias = b ? b->data : NULL;
-    size_t bytes = (size_t)n * size_of(compute);
-    void *copy = NULL;
-    if (b && n > 0 && (b->dtype != compute || b->stride[0] != 1)) {
-        copy = scratch_take(ctx, bytes);
-        if (!copy) { return TN_ENOMEM; }
-        if (compute == TN_F64) {
-            load_f64(copy, b->data, TN_F64, b->stride[0], n);
-        } else {
-            load_f32(copy, b->data, b->dtype, b->stride[0], n);
-        }
-        bias = copy;
+    bool copies = b && n > 0 && (b->dtype != compute || b->stride[0] != 1);
+    TN__SCRATCH_IF(copies, double, copy, ctx, n);
+    if (copies && !copy) { return TN_ENOMEM; }
+    if (copies && compute == TN_F64) {
+        load_f64(copy, b->data, TN_F64, b->stride[0], n);
+    } else if (copies) {
+        load_f32((float *)copy, b->data, b->dtype, b->stride[0], n);
     }
+    bias = copies ? copy : bias;
     gemm_job job = {.m = m, .n = n, .k = k, .alpha = 1, .threads = product_team(m, n, k)};
     job.a = side_of(x, 0, x->stride[0], x->stride[1]);
     job.b = side_of(w, 0, w->stride[1], w->stride[0]);
-    tn_status status = one_product(ctx, y, 0, y->stride[0], y->stride[1], job, bias);
-    scratch_free(ctx, copy, bytes);
-    return status;
+    return one_product(ctx, y, 0, y->stride[0], y->stride[1], job, bias);
 }

@@ -43,56 +43,47 @@ static void norm_row(float *y, const float *x, const float *w, const float *b, i
     *rstd = r;
 }
 
-static bool handles_forward(const tn_desc *y, const tn_desc *mean, const tn_desc *rstd,
-                            const tn_desc *x, const tn_desc *w, const tn_desc *b) {
-    return is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(mean) && f32_vector(rstd) &&
-           (!w || is_f32_like(w->dtype)) && (!b || is_f32_like(b->dtype)) && x->size[0] > 0 &&
-           x->size[1] > 0;
+/* The operands of a forward besides x and y. */
+typedef struct forward {
+    const tn_desc *mean, *rstd;
+    const float *w, *b; /* or NULL */
+    int64_t c;
+    double eps;
+    bool centred;
+} forward;
+
+static void forward_body(const void *user, int64_t row, float *y, const float *const *x) {
+    const forward *f = user;
+    float mean, rstd;
+    norm_row(y, x[0], f->w, f->b, f->c, f->centred, f->eps, &mean, &rstd);
+    set_at(f->mean, row, mean);
+    set_at(f->rstd, row, rstd);
 }
 
-static tn_status norm_forward(tn_context *ctx, const tn_desc *y, const tn_desc *mean,
-                              const tn_desc *rstd, const tn_desc *x, const tn_desc *w,
-                              const tn_desc *b, double eps, bool centred) {
-    if (!handles_forward(y, mean, rstd, x, w, b)) { return TN_EUNSUPPORTED; }
-    int64_t rows = x->size[0], c = x->size[1], height = rows_per_task(c),
-            tasks = div_up(rows, height);
-    bool plain = x->dtype == TN_F32 && y->dtype == TN_F32 &&
-                 (c == 1 || (x->stride[1] == 1 && y->stride[1] == 1));
-    int threads = team_size(tasks, rows * c);
-    size_t bytes = (size_t)((2 + threads) * c) * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
-    if (!memory) { return TN_ENOMEM; }
-    const float *wv = w ? row_f32(memory, w->data, w->dtype, w->stride[0], c) : NULL;
-    const float *bv = b ? row_f32(memory + c, b->data, b->dtype, b->stride[0], c) : NULL;
-#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
-    for (int64_t task = 0; task < tasks; task++) {
-        float *buffer = memory + (2 + (threads > 1 ? omp_get_thread_num() : 0)) * c, m, s;
-        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
-            char *to = desc_at(y, r * y->stride[0]), *from = desc_at(x, r * x->stride[0]);
-            if (plain) {
-                norm_row((float *)to, (const float *)from, wv, bv, c, centred, eps, &m, &s);
-            } else {
-                load_f32(buffer, from, x->dtype, x->stride[1], c);
-                norm_row(buffer, buffer, wv, bv, c, centred, eps, &m, &s);
-                store_f32(to, y->dtype, y->stride[1], buffer, c);
-            }
-            set_at(mean, r, m);
-            set_at(rstd, r, s);
-        }
-    }
-    scratch_free(ctx, memory, bytes);
-    return TN_OK;
+static tn_status norm_forward(tn_context *ctx, forward f, const tn_desc *y, const tn_desc *x,
+                              const tn_desc *w, const tn_desc *b) {
+    bool handles = is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(f.mean) &&
+                   f32_vector(f.rstd) && (!w || is_f32_like(w->dtype)) &&
+                   (!b || is_f32_like(b->dtype)) && x->size[0] > 0 && x->size[1] > 0;
+    if (!handles) { return TN_EUNSUPPORTED; }
+    f.c = x->size[1];
+    TN__SCRATCH(float, vectors, ctx, 2 * f.c);
+    if (!vectors) { return TN_ENOMEM; }
+    f.w = w ? row_f32(vectors, w->data, w->dtype, w->stride[0], f.c) : NULL;
+    f.b = b ? row_f32(vectors + f.c, b->data, b->dtype, b->stride[0], f.c) : NULL;
+    return walk_rows(ctx, &(row_walk){y, {x}, forward_body, &f});
 }
 
 static tn_status layer_norm_forward(const tn_op_call *c) {
     const tn_norm_args *args = c->args;
-    return norm_forward(c->ctx, c->y[0], c->y[1], c->y[2], c->x[0], c->x[1], c->x[2], args->eps,
-                        true);
+    forward f = {.mean = c->y[1], .rstd = c->y[2], .eps = args->eps, .centred = true};
+    return norm_forward(c->ctx, f, c->y[0], c->x[0], c->x[1], c->x[2]);
 }
 
 static tn_status rms_norm_forward(const tn_op_call *c) {
     const tn_norm_args *args = c->args;
-    return norm_forward(c->ctx, c->y[0], NULL, c->y[1], c->x[0], c->x[1], NULL, args->eps, false);
+    forward f = {.rstd = c->y[1], .eps = args->eps};
+    return norm_forward(c->ctx, f, c->y[0], c->x[0], c->x[1], NULL);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -199,8 +190,7 @@ static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
             bands = div_up(rows, height);
     int threads = team_size(bands, rows * c);
     int64_t step = (2 * c + 15) / 16 * 16; /* dw and db of one band */
-    size_t floats = (size_t)(c + bands * step + threads * step), bytes = floats * sizeof(float);
-    float *memory = scratch_take(ctx, bytes);
+    TN__SCRATCH(float, memory, ctx, c + bands * step + threads * step);
     if (!memory) { return TN_ENOMEM; }
     float *partial = memory + c, *buffers = partial + bands * step;
     b->w = w ? row_f32(memory, w->data, w->dtype, w->stride[0], c) : memory;
@@ -216,7 +206,6 @@ static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     }
     add_bands(b->dw, partial, bands, step, c);
     add_bands(b->db, partial + c, bands, step, c);
-    scratch_free(ctx, memory, bytes);
     return TN_OK;
 }
 

@@ -252,13 +252,11 @@ static tn_status draw_apart(tn_context *ctx, const tn_desc *y, tn_random_kind ki
         apart.stride[i] = stride;
         stride *= y->size[i];
     }
-    size_t bytes = (size_t)stride * size_of(y->dtype);
-    apart.data = scratch_take(ctx, bytes);
-    if (!apart.data) { return TN_ENOMEM; }
+    TN__SCRATCH(char, memory, ctx, ((size_t)stride * size_of(y->dtype)));
+    if (!memory) { return TN_ENOMEM; }
+    apart.data = memory;
     tn_status status = TN_CPU(random)(ctx, &apart, kind, key, a, b);
-    status = status == TN_OK ? TN_CPU(copy)(ctx, y, &apart) : status;
-    scratch_free(ctx, apart.data, bytes);
-    return status;
+    return status == TN_OK ? TN_CPU(copy)(ctx, y, &apart) : status;
 }
 
 tn_status TN_CPU(random)(tn_context *ctx, const tn_desc *y, tn_random_kind kind, tn_random_key key,

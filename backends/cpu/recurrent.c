@@ -183,21 +183,16 @@ tn_status TN_CPU(recurrent)(tn_context *ctx, const tn_recurrent *r, const tn_des
     if (r->w->dtype != TN_F32 || s.times == 0 || s.rows == 0 || s.units == 0) {
         return TN_CPU(ref)->recurrent(ctx, r, y, hn, cn, h0, c0);
     }
-    size_t panels = packed_floats(&s), biases = (size_t)(s.panels * s.gates * VL),
-           bytes = (panels + biases) * sizeof(float);
-    s.packed = scratch_take(ctx, bytes);
-    if (!s.packed) { return TN_ENOMEM; }
+    size_t panels = packed_floats(&s), biases = (size_t)(s.panels * s.gates * VL);
+    TN__SCRATCH(float, memory, ctx, panels + biases);
+    if (!memory) { return TN_ENOMEM; }
+    s.packed = memory;
     int64_t state = s.rows * s.units, first = tn__recurrent_time(r, 0, s.times) * state;
     set_state(s.h_before + first, h0, state);
     if (s.c_before) { set_state(s.c_before + first, c0, state); }
     forward_ends ends = {y->data, hn->data, cn ? cn->data : NULL};
-    float *bias = s.packed + panels;
-    if (s.threads > 1) {
-#pragma omp parallel num_threads(s.threads)
-        run_forward(&s, &ends, bias, omp_get_num_threads(), omp_get_thread_num());
-    } else {
-        run_forward(&s, &ends, bias, 1, 0);
-    }
-    scratch_free(ctx, s.packed, bytes);
+    float *bias = memory + panels;
+#pragma omp parallel num_threads(s.threads) if (s.threads > 1)
+    run_forward(&s, &ends, bias, omp_get_num_threads(), omp_get_thread_num());
     return TN_OK;
 }

@@ -205,20 +205,16 @@ tn_status TN_CPU(recurrent_backward)(tn_context *ctx, const tn_recurrent *r, con
         return TN_CPU(ref)->recurrent_backward(ctx, r, dp, da, dh0, dc0, dy, dhn, dcn);
     }
     int64_t state = s->rows * units;
-    size_t panels = packed_floats(s), bytes = (panels + (size_t)(2 * state)) * sizeof(float);
-    s->packed = scratch_take(ctx, bytes);
-    if (!s->packed) { return TN_ENOMEM; }
-    p.dh = s->packed + panels;
+    size_t panels = packed_floats(s);
+    TN__SCRATCH(float, memory, ctx, panels + (size_t)(2 * state));
+    if (!memory) { return TN_ENOMEM; }
+    s->packed = memory;
+    p.dh = memory + panels;
     p.dc = p.dh + state;
     set_gradient(p.dh, dhn, state);
     set_gradient(p.dc, dcn, state);
-    if (s->threads > 1) {
-#pragma omp parallel num_threads(s->threads)
-        run_backward(&p, omp_get_num_threads(), omp_get_thread_num());
-    } else {
-        run_backward(&p, 1, 0);
-    }
+#pragma omp parallel num_threads(s->threads) if (s->threads > 1)
+    run_backward(&p, omp_get_num_threads(), omp_get_thread_num());
     if (dc0) { memcpy(dc0->data, p.dc, (size_t)state * sizeof(float)); }
-    scratch_free(ctx, s->packed, bytes);
     return TN_OK;
 }

@@ -307,12 +307,10 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
                        : r.height;
     }
     r.bands = div_up(r.goes.total, r.height);
-    size_t bytes =
-        (size_t)(r.stays.total * r.bands * (r.inner_goes ? 1 : r.inner)) * sizeof(double);
-    if (r.bands > 1) {
-        r.partial = scratch_take(ctx, bytes);
-        if (!r.partial) { return TN_ENOMEM; }
-    }
+    TN__SCRATCH_IF(r.bands > 1, double, partial, ctx,
+                   r.stays.total *r.bands *(r.inner_goes ? 1 : r.inner));
+    if (r.bands > 1 && !partial) { return TN_ENOMEM; }
+    r.partial = partial;
     int64_t tasks = results * r.bands, group = max_of(1, CHUNK / (4 * row * r.height));
     int threads = team_size(div_up(tasks, group), count);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static, group)
@@ -320,10 +318,7 @@ tn_status TN_CPU(reduce)(tn_context *ctx, tn_reduction f, const tn_desc *y, cons
         int64_t band = task / pieces % r.bands;
         run_task(&r, task / pieces / r.bands, task % pieces * COLUMNS, band);
     }
-    if (r.partial) {
-        combine_bands(&r);
-        scratch_free(ctx, r.partial, bytes);
-    }
+    if (partial) { combine_bands(&r); }
     return TN_OK;
 }
 

@@ -14,8 +14,7 @@ typedef struct turner {
 } turner;
 
 static int64_t position_of(const tn_desc *positions, int64_t b, int64_t t) {
-    const char *at = desc_at(positions, b * positions->stride[0] + t * positions->stride[1]);
-    return positions->dtype == TN_I64 ? *(const int64_t *)at : *(const int32_t *)at;
+    return index_at(positions, b * positions->stride[0] + t * positions->stride[1]);
 }
 
 static void set_angles(const turner *w, const double *frequency, int64_t position, bool inverse) {
@@ -61,9 +60,7 @@ static tn_status rotary_forward(const tn_op_call *c) {
     if (!is_f32_like(x->dtype)) { return TN_EUNSUPPORTED; }
     int64_t columns = x->size[2], half = x->size[3] / 2;
     int threads = team_size(columns, count_of(x));
-    size_t each = (size_t)(4 * half) * sizeof(float),
-           bytes = (size_t)half * sizeof(double) + (size_t)threads * each;
-    double *frequency = scratch_take(c->ctx, bytes);
+    TN__SCRATCH(double, frequency, c->ctx, (1 + 2 * threads) * half); /* then turners */
     if (!frequency) { return TN_ENOMEM; }
     for (int64_t i = 0; i < half; i++) {
         frequency[i] = tn__rotary_frequency(args, i, half);
@@ -71,7 +68,7 @@ static tn_status rotary_forward(const tn_op_call *c) {
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t t = 0; t < columns; t++) {
         int me = threads > 1 ? omp_get_thread_num() : 0;
-        float *own = (float *)(frequency + half) + (size_t)me * each / sizeof(float);
+        float *own = (float *)(frequency + half + 2 * me * half);
         turner w = {own, own + half, own + 2 * half, half};
         for (int64_t b = 0; b < x->size[0]; b++) {
             int64_t position = position_of(positions, b, t);
@@ -81,7 +78,6 @@ static tn_status rotary_forward(const tn_op_call *c) {
             turn_heads(&w, y, x, b, t);
         }
     }
-    scratch_free(c->ctx, frequency, bytes);
     return TN_OK;
 }
 

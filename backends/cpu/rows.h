@@ -222,15 +222,69 @@ static inline int64_t row_stride(const tn_desc *d) {
 /* The element offset of row r, rows counted in row-major order. */
 static inline int64_t row_offset(const tn_desc *d, int64_t r) {
     int64_t offset = 0;
-    for (int k = d->ndim - 2; k >= 0; k--) {
+    for (int k = d->ndim - 2; k > 0; k--) {
         offset += r % d->size[k] * d->stride[k];
         r /= d->size[k];
     }
-    return offset;
+    return d->ndim > 1 ? offset + r * d->stride[0] : 0;
 }
 /* Rows per task, so that a task is about CHUNK elements. */
 static inline int64_t rows_per_task(int64_t row) {
     return max_of(1, CHUNK / max_of(1, row));
+}
+
+/* ---- Rows as contiguous f32 ------------------------------------------------------------------ */
+
+/* What is done with each row of some operands of one shape. Rows that are not contiguous f32 pass
+ * through buffers; y shares that of the last operand that is read. */
+typedef struct row_walk {
+    const tn_desc *y, *x[2]; /* written or NULL, read; x[1] may be NULL */
+    void (*body)(const void *user, int64_t row, float *y, const float *const *x);
+    const void *user;
+} row_walk;
+
+static inline bool rows_in_place(const tn_desc *d) {
+    return !d || (d->dtype == TN_F32 && (row_stride(d) == 1 || row_length(d) == 1));
+}
+static inline float *row_in_place(const tn_desc *d, int64_t r) {
+    return d ? (float *)d->data + row_offset(d, r) : NULL;
+}
+
+static inline void walk_row(const row_walk *w, int64_t r, int64_t n, float *buffer) {
+    const float *x[2] = {NULL, NULL};
+    for (int i = 0; i < 2 && w->x[i]; i++) {
+        const tn_desc *d = w->x[i];
+        buffer += i * n;
+        x[i] = row_f32(buffer, desc_at(d, row_offset(d, r)), d->dtype, row_stride(d), n);
+    }
+    bool in_place = rows_in_place(w->y);
+    w->body(w->user, r, in_place ? row_in_place(w->y, r) : buffer, x);
+    if (!in_place) {
+        store_f32(desc_at(w->y, row_offset(w->y, r)), w->y->dtype, row_stride(w->y), buffer, n);
+    }
+}
+
+static inline tn_status walk_rows(tn_context *ctx, const row_walk *w) {
+    int64_t n = row_length(w->x[0]), count = count_of(w->x[0]), each = w->x[1] ? 2 * n : n;
+    if (count == 0) { return TN_OK; }
+    int64_t rows = count / n, height = rows_per_task(n), tasks = div_up(rows, height);
+    bool in_place = rows_in_place(w->y) && rows_in_place(w->x[0]) && rows_in_place(w->x[1]);
+    int threads = team_size(tasks, count);
+    TN__SCRATCH_IF(!in_place, float, buffers, ctx, each *(int64_t)threads);
+    if (!in_place && !buffers) { return TN_ENOMEM; }
+#pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
+    for (int64_t task = 0; task < tasks; task++) {
+        int me = threads > 1 ? omp_get_thread_num() : 0;
+        for (int64_t r = task * height; r < min_of((task + 1) * height, rows); r++) {
+            if (in_place) {
+                const float *x[2] = {row_in_place(w->x[0], r), row_in_place(w->x[1], r)};
+                w->body(w->user, r, row_in_place(w->y, r), x);
+            } else {
+                walk_row(w, r, n, buffers + me * each);
+            }
+        }
+    }
+    return TN_OK;
 }
 
 #endif

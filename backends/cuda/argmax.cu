@@ -76,17 +76,13 @@ __global__ void __launch_bounds__(THREADS)
 
 template <typename V> static tn_status run_bands(tn_context *ctx, const search &s) {
     int64_t bands = tn__ceil_div(s.length, BAND), blocks = bands * s.stays.total;
-    size_t bytes = (size_t)blocks * sizeof(tn__place<V>);
-    tn__place<V> *found = static_cast<tn__place<V> *>(tn__cuda_scratch(ctx, bytes));
+    TN__SCRATCH(tn__place<V>, found, ctx, blocks);
     if (!found) { return TN_ENOMEM; }
     tn_status status =
         TN_LAUNCH(ctx, (search_bands<V>), (unsigned)blocks, THREADS, 0, s, bands, found);
-    if (status == TN_OK) {
-        status = TN_LAUNCH(ctx, (join_bands<V>), (unsigned)s.stays.total, THREADS, 0, s, bands,
-                           (const tn__place<V> *)found);
-    }
-    tn__cuda_scratch_free(ctx, found, bytes);
-    return status;
+    return status != TN_OK ? status
+                           : TN_LAUNCH(ctx, (join_bands<V>), (unsigned)s.stays.total, THREADS, 0, s,
+                                       bands, (const tn__place<V> *)found);
 }
 
 template <typename V> static tn_status run_search(tn_context *ctx, const search &s) {

@@ -198,16 +198,10 @@ __device__ N *row_statistic(const statistics &x, int64_t b, int64_t h, int64_t i
 }
 
 template <typename N> __device__ N lanes_top(N x) {
-    for (int mask = LANES / 2; mask > 0; mask /= 2) {
-        x = tn__top(x, tn__lane_xor(x, mask));
-    }
-    return x;
+    return tn__team_reduce<LANES>(x, (N *)NULL, tn__join_top());
 }
 template <typename N> __device__ N lanes_sum(N x) {
-    for (int mask = LANES / 2; mask > 0; mask /= 2) {
-        x += tn__lane_xor(x, mask);
-    }
-    return x;
+    return tn__team_reduce<LANES>(x, (N *)NULL, tn__join_sum());
 }
 
 /* One past the last key that any query of the block may see. */
@@ -561,18 +555,15 @@ tn_status launchable(tn_context *ctx, int64_t blocks, size_t bytes) {
 /* The keys of each row over several blocks, and then the join. */
 template <typename S> tn_status launch_splits(tn_context *ctx, problem p, unsigned heads) {
     typedef typename S::number N;
-    size_t bytes = (size_t)(heads * p.queries * p.splits * (p.width + BESIDE)) * sizeof(N);
-    p.parts = tn__cuda_scratch(ctx, bytes);
-    if (!p.parts) { return TN_ENOMEM; }
+    TN__SCRATCH(N, parts, ctx, heads * p.queries * p.splits * (p.width + BESIDE));
+    if (!parts) { return TN_ENOMEM; }
+    p.parts = parts;
     tn_status status = TN_LAUNCH(ctx, (attention_kernel<S>), dim3(heads, (unsigned)p.splits),
                                  THREADS, S::bytes(1), p);
-    if (status == TN_OK) {
-        p.tiles = heads;
-        status = TN_LAUNCH(ctx, (attention_join<S>),
-                           (unsigned)tn__ceil_div(heads * p.queries, WARPS), THREADS, 0, p);
-    }
-    tn__cuda_scratch_free(ctx, p.parts, bytes);
-    return status;
+    if (status != TN_OK) { return status; }
+    p.tiles = heads;
+    return TN_LAUNCH(ctx, (attention_join<S>), (unsigned)tn__ceil_div(heads * p.queries, WARPS),
+                     THREADS, 0, p);
 }
 
 template <typename S> tn_status launch_forward(tn_context *ctx, const tn__attention *a) {
@@ -621,13 +612,10 @@ template <typename S> tn_status launch_backward(tn_context *ctx, const tn__atten
         tn_status status = launchable(ctx, blocks[i], S::bytes(2));
         if (status != TN_OK) { return status; }
     }
-    size_t bytes = sizeof(typename S::number) * (size_t)(heads * p.queries);
-    void *delta = tn__cuda_scratch(ctx, bytes);
+    TN__SCRATCH(typename S::number, delta, ctx, heads * p.queries);
     if (!delta) { return TN_ENOMEM; }
     p.delta = {delta, p.heads * p.queries, p.queries, 1};
-    tn_status status = launch_gradients<S>(ctx, p, heads, groups);
-    tn__cuda_scratch_free(ctx, delta, bytes);
-    return status;
+    return launch_gradients<S>(ctx, p, heads, groups);
 }
 
 const int WIDEST = 256;

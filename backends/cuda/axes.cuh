@@ -12,7 +12,7 @@
 static __device__ __forceinline__ int64_t tn__axes_offset(const tn__axes &a, const int64_t *stride,
                                                           int64_t i) {
     int64_t offset = 0;
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int k = a.count - 1; k > 0; k--) {
         offset += i % a.size[k] * stride[k];
         i /= a.size[k];

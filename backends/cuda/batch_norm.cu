@@ -75,7 +75,7 @@ template <typename T, int V, int READS, typename F>
 static __device__ __forceinline__ void each_pack(const channel_job &j, const channel_part &p, F f) {
     const int count = V == 1 ? CHANNEL_BATCH : CHANNEL_BATCH / (2 * READS);
     typedef tn__elements<T, V> pack;
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t i = p.at; i < p.end; i += count * p.strips) {
         pack x[count], second[count];
         pack *place[count];
@@ -126,7 +126,7 @@ static __device__ __forceinline__ void keep_band(const channel_job &j, const cha
 static __device__ __forceinline__ channel_sums read_bands(const channel_job &j,
                                                           const channel_part &p) {
     channel_sums sums = {0, 0};
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t band = threadIdx.x / j.lanes; p.there && band < j.bands; band += p.strips) {
         sums = sums + j.partial[band * j.channels + p.channel];
     }
@@ -368,45 +368,37 @@ static unsigned blocks_of(const channel_job &j, int64_t bands) {
     return (unsigned)(tn__ceil_div(j.channels, j.lanes) * bands);
 }
 
-static size_t bytes_of_bands(const channel_job &j) {
-    return j.sums && j.bands > 1 ? (size_t)(j.channels * j.bands) * sizeof(channel_sums) : 0;
+/* Whether the bands' sums are joined by a second launch. */
+static bool joins_bands(const channel_job &j) {
+    return j.sums && j.bands > 1;
 }
 
 template <typename T, int V> static tn_status launch_forward(tn_context *ctx, channel_job j) {
     job_cut(&j);
-    size_t bytes = bytes_of_bands(j);
-    tn_status status = TN_OK;
-    if (bytes > 0) {
-        j.partial = (channel_sums *)tn__cuda_scratch(ctx, bytes);
-        status = j.partial ? TN_LAUNCH(ctx, (batch_moments_kernel<T, V>), blocks_of(j, j.bands),
-                                       CHANNEL_BLOCK, 0, j)
-                           : TN_ENOMEM;
-    }
-    if (status == TN_OK) {
-        status =
-            TN_LAUNCH(ctx, (batch_norm_kernel<T, V>), blocks_of(j, j.bands), CHANNEL_BLOCK, 0, j);
-    }
-    tn__cuda_scratch_free(ctx, j.partial, bytes);
-    return status;
+    TN__SCRATCH_IF(joins_bands(j), channel_sums, partial, ctx, j.channels * j.bands);
+    if (joins_bands(j) && !partial) { return TN_ENOMEM; }
+    j.partial = partial;
+    unsigned blocks = blocks_of(j, j.bands);
+    tn_status status =
+        partial ? TN_LAUNCH(ctx, (batch_moments_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j) : TN_OK;
+    return status == TN_OK ? TN_LAUNCH(ctx, (batch_norm_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
+                           : status;
 }
 
 template <typename T, int V> static tn_status launch_backward(tn_context *ctx, channel_job j) {
     job_cut(&j);
-    size_t bytes = bytes_of_bands(j);
-    tn_status status = TN_OK;
-    if (bytes > 0) {
-        j.partial = (channel_sums *)tn__cuda_scratch(ctx, bytes);
-        status = j.partial ? TN_LAUNCH(ctx, (batch_gradients_kernel<T, V>), blocks_of(j, j.bands),
-                                       CHANNEL_BLOCK, 0, j)
-                           : TN_ENOMEM;
-    }
-    if (status == TN_OK) { /* without dx the first band's block is enough if it joins the others' */
-        int64_t bands = j.wants_dx ? j.bands : 1;
-        status = TN_LAUNCH(ctx, (batch_norm_backward_kernel<T, V>), blocks_of(j, bands),
-                           CHANNEL_BLOCK, 0, j);
-    }
-    tn__cuda_scratch_free(ctx, j.partial, bytes);
-    return status;
+    TN__SCRATCH_IF(joins_bands(j), channel_sums, partial, ctx, j.channels * j.bands);
+    if (joins_bands(j) && !partial) { return TN_ENOMEM; }
+    j.partial = partial;
+    unsigned blocks = blocks_of(j, j.bands);
+    tn_status status =
+        partial ? TN_LAUNCH(ctx, (batch_gradients_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
+                : TN_OK;
+    /* without dx the first band's block is enough, which joins the others' */
+    blocks = j.wants_dx ? blocks : blocks_of(j, 1);
+    return status == TN_OK
+               ? TN_LAUNCH(ctx, (batch_norm_backward_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
+               : status;
 }
 
 /* Runs the statement with V as the elements of a pack. */

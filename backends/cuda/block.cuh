@@ -15,14 +15,6 @@
 
 #include <math.h>
 
-/* Before a loop of unknown length: unrolling would duplicate every path in it without a gain, since
- * the loop waits for memory. */
-#ifdef TN_CUDA_EMULATOR
-#define TN_ROLLED
-#else
-#define TN_ROLLED _Pragma("unroll 1")
-#endif
-
 /* ---- Mathematics by type --------------------------------------------------------------------- */
 
 #define TN__BY_TYPE(name)                                           \

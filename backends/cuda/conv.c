@@ -7,13 +7,9 @@ static tn_status run_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
     return status == TN_EUNSUPPORTED ? tn__cuda_own_conv(ctx, c) : status;
 }
 
-static bool is_float(tn_dtype dtype) {
-    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
-}
-
 static bool one_dtype(const tn__cuda_conv_call *c) {
     tn_dtype dtype = c->y->dtype;
-    return is_float(dtype) && c->x->dtype == dtype && c->w->dtype == dtype &&
+    return tn__is_float(dtype) && c->x->dtype == dtype && c->w->dtype == dtype &&
            (!c->b || c->b->dtype == dtype);
 }
 
@@ -39,7 +35,7 @@ static bool result_fits(const tn_desc *d, tn_dtype dy) {
 tn_status tn__cuda_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                         const tn_desc *dy, const tn_desc *x,
                                         const tn_conv_args *args) {
-    if (!is_float(dy->dtype) || (dw && x->dtype != dy->dtype) || !result_fits(dw, dy->dtype) ||
+    if (!tn__is_float(dy->dtype) || (dw && x->dtype != dy->dtype) || !result_fits(dw, dy->dtype) ||
         !result_fits(db, dy->dtype)) {
         return TN_EUNSUPPORTED;
     }

@@ -168,7 +168,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) bias_kernel(tn_desc y, tn_desc
     tn_desc channel = y;
     channel.size[1] = 1;
     double sum = 0;
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t i = threadIdx.x; i < count; i += TN__LOOP_BLOCK) {
         index_of(channel, i, k);
         sum += (double)tn__load(((const T *)y.data)[offset_of(y, k[0], o, k + 2)]);

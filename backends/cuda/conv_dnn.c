@@ -6,18 +6,14 @@
  * convolution in these. Both are computed from f32 copies: TF32 holds bf16 and f16 exactly, so the
  * tensor cores' products are exact, too.
  *
- * Plans are chosen as in sdpa.c. f32 is computed in TF32 if the context allows it.
+ * f32 is computed in TF32 if the context allows it.
  */
 #include "backends/cuda/choices.h"
 #include "backends/cuda/conv.h"
 #include "backends/cuda/conv_graph.h"
 #include "backends/cuda/dnn.h"
-#include "backends/cuda/tune.h"
 
 #if TN_HAVE_CUDNN
-
-#include <stdlib.h>
-#include <string.h>
 
 /* ---- The call -------------------------------------------------------------------------------- */
 
@@ -113,67 +109,32 @@ static tn__conv_shape shape_of(const tn_context *ctx, const tn__cuda_conv_call *
     return s;
 }
 
-/* ---- Plans and runs -------------------------------------------------------------------------- */
+/* ---- Runs ------------------------------------------------------------------------------------ */
 
-typedef struct trial {
-    tn__dnn *state;
-    const tn__dnn_plan *plans;
-    const tn__conv_data *data;
-} trial;
+static int make_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape,
+                      int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
+    return tn__conv_plans(dnn, target, shape, most, plans, why);
+}
 
-static tn_status run_once(tn_context *ctx, const tn__dnn *state, const tn__dnn_plan *plan,
-                          const tn__conv_data *data) {
-    void *workspace = tn__cuda_scratch(ctx, (size_t)plan->workspace);
+static tn_status run_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
+                          const tn__dnn_plan *plan) {
+    TN__SCRATCH(char, workspace, ctx, plan->workspace);
     if (!workspace) { return TN_ENOMEM; }
-    cudnnStatus_t status = tn__conv_run(tn__cudnn(), state->handle, plan, data, workspace);
-    tn__cuda_scratch_free(ctx, workspace, (size_t)plan->workspace);
+    cudnnStatus_t status = tn__conv_run(tn__cudnn(), dnn->handle, plan, work->data, workspace);
     return tn__dnn_status(ctx, status, "cuDNN's convolution");
 }
 
-/* Writes the result, which the call itself overwrites. */
-static bool try_plan(tn_context *ctx, int i, void *user) {
-    const trial *t = user;
-    return run_once(ctx, t->state, &t->plans[i], t->data) == TN_OK;
+static void say_refused(const void *shape, const char *why) {
+    static bool said;
+    tn__cuda_say_once(&said, "cuDNN refuses a convolution, which runs on a slower kernel: %s", why);
 }
 
-static void free_plan(const tn__cudnn_table *dnn, void *plan) {
-    dnn->BackendDestroyDescriptor(((tn__dnn_plan *)plan)->plan);
-    free(plan);
-}
-
-/* The best of the shape's plans; NULL: cuDNN has none. */
-static tn__dnn_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__conv_shape *shape,
-                               const tn__conv_data *data) {
-    char why[TN__DNN_WHY];
-    tn__dnn_plan plans[TN__CONV_CHOICES];
-    tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
-    int count = tn__conv_plans(tn__cudnn(), target, shape,
-                               tn__cuda_tunes(ctx) ? TN__CONV_CHOICES : 1, plans, why);
-    if (count == 0) {
-        static bool said;
-        tn__cuda_say_once(&said, "cuDNN refuses a convolution, which runs on a slower kernel: %s",
-                          why);
-        return NULL;
-    }
-    trial t = {state, plans, data};
-    int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
-    tn__dnn_plan *kept = count > 0 ? malloc(sizeof(*kept)) : NULL;
-    if (kept) { *kept = plans[best]; }
-    for (int i = 0; i < count; i++) {
-        if (!kept || i != best) { tn__cudnn()->BackendDestroyDescriptor(plans[i].plan); }
-    }
-    return kept;
-}
-
-static tn_status run_shape(tn_context *ctx, tn__dnn *state, const tn__conv_shape *shape,
+static tn_status run_shape(tn_context *ctx, tn__dnn *dnn, const tn__conv_shape *shape,
                            const tn__conv_data *data) {
-    tn__dnn_kept *k = tn__dnn_find(state, shape, sizeof(*shape));
-    if (!k) {
-        k = tn__dnn_keep(ctx, state, shape, sizeof(*shape), free_plan);
-        if (!k) { return TN_ENOMEM; }
-        k->plan = best_plan(ctx, state, shape, data);
-    }
-    return k->plan ? run_once(ctx, state, k->plan, data) : TN_EUNSUPPORTED;
+    tn__dnn_work work = {shape, data, sizeof(*shape), make_plans, run_plan, say_refused};
+    const tn__dnn_plan *plan;
+    tn_status status = tn__dnn_find(ctx, dnn, &work, &plan);
+    return status == TN_OK ? run_plan(ctx, dnn, &work, plan) : status;
 }
 
 /* ---- Operands -------------------------------------------------------------------------------- */
@@ -181,8 +142,7 @@ static tn_status run_shape(tn_context *ctx, tn__dnn *state, const tn__conv_shape
 /* An operand as cuDNN takes it: the operand itself, or dense scratch memory of the right dtype. */
 typedef struct stand_in {
     tn_desc d;
-    void *memory; /* NULL: it is the operand itself */
-    size_t bytes;
+    tn__workspace scratch; /* without memory: it is the operand itself */
 } stand_in;
 
 static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, tn_dtype dtype,
@@ -195,9 +155,9 @@ static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, t
         count *= d->size[i];
     }
     s->d.dtype = dtype;
-    s->bytes = (size_t)count * tn__cuda_element(dtype);
-    s->d.data = s->memory = tn__cuda_scratch(ctx, s->bytes);
-    if (!s->memory) { return TN_ENOMEM; }
+    s->scratch = tn__workspace_take(ctx, (size_t)count * tn__cuda_element(dtype));
+    s->d.data = s->scratch.memory;
+    if (!s->d.data) { return TN_ENOMEM; }
     return is_read ? tn__cuda_copy(ctx, &s->d, d) : TN_OK;
 }
 
@@ -233,7 +193,7 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
         dtype != TN_F32 && ((result->dtype != dtype && !tn__cuda_chosen()->rounded_gradients) ||
                             (c->b && c->result == TN__CONV_X));
     last = last && !widens && result->dtype == dtype;
-    stand_in s[4] = {{.memory = NULL}};
+    stand_in s[4] = {{.scratch = {NULL}}};
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++) {
         if (operand[i]) {
@@ -246,11 +206,11 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
                                     c->args};
         status = run_dense(ctx, state, &dense, widens || ctx->conv_tf32);
     }
-    if (status == TN_OK && s[c->result].memory) {
+    if (status == TN_OK && s[c->result].scratch.memory) {
         status = tn__cuda_copy(ctx, result, &s[c->result].d);
     }
     for (int i = 0; i < 4; i++) {
-        tn__cuda_scratch_free(ctx, s[i].memory, s[i].bytes);
+        tn__workspace_end(&s[i].scratch);
     }
     return status;
 }

@@ -12,7 +12,7 @@
 extern "C" {
 #endif
 
-enum { TN__CONV_CHOICES = 4, TN__CONV_NDIM = 5 };
+enum { TN__CONV_NDIM = 5 };
 
 /* One tensor: sizes and strides in elements. */
 typedef struct tn__conv_extent {

@@ -6,10 +6,6 @@
 
 #include "backends/cuda/kernel.h"
 
-static inline bool tn__is_float(tn_dtype dtype) {
-    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
-}
-
 static inline bool tn__is_integer(tn_dtype dtype) { /* bool is neither */
     return dtype == TN_I64 || dtype == TN_I32 || dtype == TN_U8 || dtype == TN_I8;
 }

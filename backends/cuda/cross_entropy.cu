@@ -44,16 +44,12 @@ static __device__ __forceinline__ int64_t read_target(const losses<T> &l, int64_
     return TN__IGNORED;
 }
 
-template <int TEAM> __host__ __device__ constexpr int block_of() {
-    return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
-}
-
 /* This thread's part of the sum of x - top, in double: next to a large logit f32 would lose the
  * others. */
 template <typename T, int TEAM>
 static __device__ __forceinline__ double sum_below(tn__line<const T> x, int64_t c, double top) {
     double sum = 0;
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t i = tn__team_lane<TEAM>(); i < c; i += TEAM) {
         sum += (double)tn__load(x.data[i * x.stride]) - top;
     }
@@ -87,7 +83,7 @@ static __device__ __forceinline__ void write_gradient(const losses<T> &l, int64_
 
 /* AHEAD: writes the gradient, too. */
 template <typename T, int TEAM, bool AHEAD>
-__global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
+__global__ void __launch_bounds__(tn__team_block<TEAM>()) loss_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
     TN_SHARED(tn__exps<C>, shared, 32);
@@ -128,7 +124,7 @@ __global__ void __launch_bounds__(block_of<TEAM>()) loss_kernel(losses<T> l) {
 }
 
 template <typename T, int TEAM>
-__global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l) {
+__global__ void __launch_bounds__(tn__team_block<TEAM>()) gradient_kernel(losses<T> l) {
     typedef typename tn__compute<T>::type C;
     int64_t row = tn__team_number<TEAM>();
     if (row >= l.rows) { return; }
@@ -141,12 +137,12 @@ __global__ void __launch_bounds__(block_of<TEAM>()) gradient_kernel(losses<T> l)
 /* dx = dx dloss / ahead. As a rule the factor is 1, which each block sees for itself: the host does
  * not know. */
 template <typename T, int TEAM, typename C>
-__global__ void __launch_bounds__(block_of<TEAM>())
+__global__ void __launch_bounds__(tn__team_block<TEAM>())
     rescale_kernel(T *dx, int64_t row, int64_t column, int64_t rows, int64_t c, const C *dloss,
                    C ahead) {
     C factor = *dloss / ahead;
     int64_t teams = (int64_t)gridDim.x * (blockDim.x / TEAM);
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t i = tn__team_number<TEAM>(); factor != 1 && i < rows; i += teams) {
         tn__line<T> line = tn__line_of(dx + i * row, column);
         tn__row_map<TEAM>(line, line, c, [&](int64_t, C v) { return v * factor; });
@@ -184,44 +180,39 @@ static losses<T> losses_of(tn_context *ctx, const tn_desc *dx, const tn_desc *lo
     return l;
 }
 
+enum { LONG = 512 }; /* threads of a long row */
+
+template <typename T, int TEAM>
+static tn_status launch_losses(tn_context *ctx, const losses<T> &l) {
+    unsigned grid = tn__team_grid<TEAM>(l.rows), block = tn__team_block<TEAM>();
+    return l.backward ? TN_LAUNCH(ctx, (gradient_kernel<T, TEAM>), grid, block, 0, l)
+           : l.ahead  ? TN_LAUNCH(ctx, (loss_kernel<T, TEAM, true>), grid, block, 0, l)
+                      : TN_LAUNCH(ctx, (loss_kernel<T, TEAM, false>), grid, block, 0, l);
+}
+
 template <typename T> static tn_status run_losses(tn_context *ctx, const losses<T> &l) {
-    const int LONG = 512;
-    bool shorter = l.c <= 1024, backward = l.backward;
-    unsigned grid = shorter ? tn__team_grid<32>(l.rows) : tn__team_grid<LONG>(l.rows);
     if (l.rows == 0) { return TN_OK; }
-    if (backward && shorter) {
-        return TN_LAUNCH(ctx, (gradient_kernel<T, 32>), grid, block_of<32>(), 0, l);
-    }
-    if (backward) {
-        return TN_LAUNCH(ctx, (gradient_kernel<T, LONG>), grid, block_of<LONG>(), 0, l);
-    }
-    if (l.ahead && shorter) {
-        return TN_LAUNCH(ctx, (loss_kernel<T, 32, true>), grid, block_of<32>(), 0, l);
-    }
-    if (l.ahead) {
-        return TN_LAUNCH(ctx, (loss_kernel<T, LONG, true>), grid, block_of<LONG>(), 0, l);
-    }
-    if (shorter) { return TN_LAUNCH(ctx, (loss_kernel<T, 32, false>), grid, block_of<32>(), 0, l); }
-    return TN_LAUNCH(ctx, (loss_kernel<T, LONG, false>), grid, block_of<LONG>(), 0, l);
+    return l.c <= 1024 ? launch_losses<T, 32>(ctx, l) : launch_losses<T, LONG>(ctx, l);
+}
+
+template <typename T, int TEAM>
+static tn_status launch_rescale(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
+                                double ahead) {
+    typedef typename tn__compute<T>::type C;
+    const unsigned MOST = 1024; /* blocks: what starts only to end must be quick */
+    unsigned blocks = tn__team_grid<TEAM>(dx->size[0]);
+    return TN_LAUNCH(ctx, (rescale_kernel<T, TEAM, C>), blocks < MOST ? blocks : MOST,
+                     tn__team_block<TEAM>(), 0, static_cast<T *>(dx->data), dx->stride[0],
+                     dx->stride[1], dx->size[0], dx->size[1], static_cast<const C *>(dloss->data),
+                     (C)ahead);
 }
 
 template <typename T>
 static tn_status run_rescale(tn_context *ctx, const tn_desc *dx, const tn_desc *dloss,
                              double ahead) {
-    typedef typename tn__compute<T>::type C;
-    const int64_t MOST = 1024; /* blocks: what starts only to end must be quick */
-    int64_t rows = dx->size[0], c = dx->size[1];
-    T *data = static_cast<T *>(dx->data);
-    const C *given = static_cast<const C *>(dloss->data);
-    if (rows == 0 || c == 0) { return TN_OK; }
-    int64_t blocks = c <= 1024 ? tn__team_grid<32>(rows) : tn__team_grid<512>(rows);
-    unsigned grid = (unsigned)(blocks < MOST ? blocks : MOST);
-    if (c <= 1024) {
-        return TN_LAUNCH(ctx, (rescale_kernel<T, 32, C>), grid, block_of<32>(), 0, data,
-                         dx->stride[0], dx->stride[1], rows, c, given, (C)ahead);
-    }
-    return TN_LAUNCH(ctx, (rescale_kernel<T, 512, C>), grid, block_of<512>(), 0, data,
-                     dx->stride[0], dx->stride[1], rows, c, given, (C)ahead);
+    if (dx->size[0] == 0 || dx->size[1] == 0) { return TN_OK; }
+    return dx->size[1] <= 1024 ? launch_rescale<T, 32>(ctx, dx, dloss, ahead)
+                               : launch_rescale<T, LONG>(ctx, dx, dloss, ahead);
 }
 
 template <typename T> static tn_status run_forward(const tn_op_call *c) {

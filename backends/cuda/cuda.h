@@ -18,6 +18,7 @@
 #define TERN_BACKENDS_CUDA_H
 
 #include "backends/entries.h"
+#include "backends/scratch.h"
 
 #include <cuda_runtime_api.h>
 #include <tern/sys/backend.h>
@@ -89,14 +90,6 @@ tn_status tn__cuda_stream_join(void *stream, void *mark);
 void *tn__cuda_stream_mark(void *stream);
 tn_status tn__cuda_stream_copy(void *stream, void *to, const void *from, size_t bytes);
 
-/* Scratch memory on the device; an address even for 0 bytes. NULL: no memory left. */
-static inline void *tn__cuda_scratch(tn_context *ctx, size_t bytes) {
-    return ctx->workspace(ctx, bytes ? bytes : 1);
-}
-static inline void tn__cuda_scratch_free(tn_context *ctx, void *memory, size_t bytes) {
-    if (memory) { ctx->workspace_free(ctx, memory, bytes ? bytes : 1); }
-}
-
 /* Bytes of an element. */
 static inline size_t tn__cuda_element(tn_dtype dtype) {
     switch (dtype) {
@@ -112,6 +105,10 @@ static inline size_t tn__cuda_element(tn_dtype dtype) {
     default:
         return 1;
     }
+}
+
+static inline bool tn__is_float(tn_dtype dtype) {
+    return dtype == TN_F32 || dtype == TN_F64 || dtype == TN_BF16 || dtype == TN_F16;
 }
 
 /* The entries: tn__cuda_fill, tn__cuda_copy, …: each has the type of its entry in tn_backend. */

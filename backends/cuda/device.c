@@ -238,6 +238,8 @@ static const char *starting_trouble(void) {
 static int plugin_versions(char *text, size_t size) {
     int runtime = 0, driver = 0;
     size_t blas = cublasLtGetVersion();
+    const tn__cudnn_table *dnn = tn__cudnn();
+    const tn__nccl_table *nccl = tn__nccl();
     (void)cudaRuntimeGetVersion(&runtime);
     (void)cudaDriverGetVersion(&driver);
     char own[1024], driver_text[32] = "no driver";
@@ -248,16 +250,16 @@ static int plugin_versions(char *text, size_t size) {
     int length =
         snprintf(own, sizeof(own), "CUDA %d.%d (%s), cuBLASLt %zu.%zu.%zu", runtime / 1000,
                  runtime % 1000 / 10, driver_text, blas / 10000, blas / 100 % 100, blas % 100);
-    length += library_text(own + length, sizeof(own) - (size_t)length, "cuDNN", tn__cudnn_version(),
-                           tn__cudnn_why);
+    length += library_text(own + length, sizeof(own) - (size_t)length, "cuDNN",
+                           dnn ? dnn->version : NULL, tn__cudnn_why);
     const char *trouble = starting_trouble();
     if (trouble && (size_t)length < sizeof(own)) {
         length += snprintf(own + length, sizeof(own) - (size_t)length,
                            " (which does not start: %s)", trouble);
     }
     if ((size_t)length < sizeof(own)) {
-        library_text(own + length, sizeof(own) - (size_t)length, "NCCL", tn__nccl_version(),
-                     tn__nccl_why);
+        library_text(own + length, sizeof(own) - (size_t)length, "NCCL",
+                     nccl ? nccl->version : NULL, tn__nccl_why);
     }
     return snprintf(text, size, "%s", own);
 }

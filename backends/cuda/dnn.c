@@ -1,6 +1,8 @@
 /* cuDNN's handles and cached plans: see dnn.h. */
 #include "backends/cuda/dnn.h"
 
+#include "backends/cuda/tune.h"
+
 #if TN_HAVE_CUDNN
 
 #include <pthread.h>
@@ -9,9 +11,19 @@
 
 enum { MOST_PLANS = 512 };
 
+typedef struct kept_plan {
+    struct kept_plan *next;
+    bool usable; /* false: cuDNN does not take this shape */
+    tn__dnn_plan plan;
+    size_t bytes;
+    unsigned char shape[];
+} kept_plan;
+
 typedef struct dnn_state {
     tn__dnn base; /* comes first */
     pthread_mutex_t lock;
+    kept_plan *plans;
+    int count;
 } dnn_state;
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
@@ -72,37 +84,80 @@ void tn__dnn_close(tn__dnn *dnn) {
     if (dnn) { pthread_mutex_unlock(&((dnn_state *)dnn)->lock); }
 }
 
+/* ---- Plans ----------------------------------------------------------------------------------- */
+
+static void destroy_plan(const tn__dnn_plan *p) {
+    tn__cudnn()->BackendDestroyDescriptor(p->plan);
+}
+
 /* A plan owns its kernels, which may still be queued. */
-static void forget_all(const tn_context *ctx, tn__dnn *state) {
+static void forget_all(const tn_context *ctx, dnn_state *state) {
     (void)cudaStreamSynchronize(tn__cuda_stream(ctx));
     while (state->plans) {
-        tn__dnn_kept *k = state->plans;
+        kept_plan *k = state->plans;
         state->plans = k->next;
-        if (k->plan) { k->plan_free(tn__cudnn(), k->plan); }
+        if (k->usable) { destroy_plan(&k->plan); }
         free(k);
     }
     state->count = 0;
 }
 
-tn__dnn_kept *tn__dnn_find(tn__dnn *dnn, const void *key, size_t bytes) {
-    for (tn__dnn_kept *k = dnn->plans; k; k = k->next) {
-        if (k->bytes == bytes && memcmp(k->key, key, bytes) == 0) { return k; }
-    }
-    return NULL;
+typedef struct trial {
+    tn__dnn *dnn;
+    const tn__dnn_work *work;
+    const tn__dnn_plan *plans;
+} trial;
+
+static bool try_plan(tn_context *ctx, int i, void *user) {
+    const trial *t = user;
+    return t->work->run(ctx, t->dnn, t->work, &t->plans[i]) == TN_OK;
 }
 
-tn__dnn_kept *tn__dnn_keep(tn_context *ctx, tn__dnn *dnn, const void *key, size_t bytes,
-                           void (*plan_free)(const tn__cudnn_table *dnn, void *plan)) {
-    tn__dnn_kept *k = calloc(1, sizeof(*k) + bytes);
-    if (!k) { return NULL; }
-    if (dnn->count == MOST_PLANS) { forget_all(ctx, dnn); }
-    k->plan_free = plan_free;
-    k->bytes = bytes;
-    memcpy(k->key, key, bytes);
-    k->next = dnn->plans;
-    dnn->plans = k;
-    dnn->count++;
+/* The best of the shape's plans; false: cuDNN has none. */
+static bool best_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work, tn__dnn_plan *best) {
+    char why[TN__DNN_WHY];
+    tn__dnn_plan plans[TN__DNN_CHOICES];
+    tn__dnn_target target = {.handle = dnn->handle, .major = tn__cuda_device_of(ctx)->major};
+    int count = work->make(tn__cudnn(), target, work->shape,
+                           tn__cuda_tunes(ctx) ? TN__DNN_CHOICES : 1, plans, why);
+    if (count == 0) {
+        work->refused(work->shape, why);
+        return false;
+    }
+    trial t = {dnn, work, plans};
+    int chosen = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
+    for (int i = 0; i < count; i++) {
+        if (i != chosen) { destroy_plan(&plans[i]); }
+    }
+    *best = plans[chosen];
+    return true;
+}
+
+static kept_plan *find_kept(const dnn_state *state, const tn__dnn_work *work) {
+    kept_plan *k = state->plans;
+    while (k && (k->bytes != work->bytes || memcmp(k->shape, work->shape, k->bytes) != 0)) {
+        k = k->next;
+    }
     return k;
+}
+
+tn_status tn__dnn_find(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
+                       const tn__dnn_plan **plan) {
+    dnn_state *state = (dnn_state *)dnn;
+    kept_plan *k = find_kept(state, work);
+    if (!k) {
+        k = calloc(1, sizeof(*k) + work->bytes);
+        if (!k) { return TN_ENOMEM; }
+        if (state->count == MOST_PLANS) { forget_all(ctx, state); }
+        k->bytes = work->bytes;
+        memcpy(k->shape, work->shape, work->bytes);
+        k->usable = best_plan(ctx, dnn, work, &k->plan);
+        k->next = state->plans;
+        state->plans = k;
+        state->count++;
+    }
+    *plan = &k->plan;
+    return k->usable ? TN_OK : TN_EUNSUPPORTED;
 }
 
 tn_status tn__dnn_status(tn_context *ctx, cudnnStatus_t status, const char *what) {

@@ -4,6 +4,7 @@
  * it with all rows of x, which stay in the caches. The order of a sum depends on the width alone.
  * Weights of signed bytes are read as they are.
  */
+#include "backends/cuda/loop.cuh"
 #include "backends/cuda/rows.cuh"
 #include "backends/few_rows.h"
 
@@ -26,11 +27,6 @@ struct few {
     int64_t rows, in, out;
 };
 
-/* V adjacent elements; 16 bytes at a time. */
-template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) lined {
-    T at[V];
-};
-
 template <typename C> __device__ __forceinline__ C widen(int8_t x) {
     return (C)x;
 }
@@ -41,12 +37,12 @@ template <typename C, typename T> __device__ __forceinline__ C widen(T x) {
 /* sum[r] += the shares of V elements. */
 template <typename T, typename W, int ROWS, int V, typename C>
 __device__ __forceinline__ void add_packs(C (&sum)[ROWS], const few &f, const W *w, int64_t at) {
-    lined<W, V> own = *(const lined<W, V> *)(w + at);
+    tn__elements<W, V> own = *(const tn__elements<W, V> *)(w + at);
     TN_UNROLL
     for (int r = 0; r < ROWS; r++) {
         if (ROWS == 1 || r < f.rows) {
             const T *x = (const T *)f.x.data + r * f.x.stride[0] + at;
-            lined<T, V> other = *(const lined<T, V> *)x;
+            tn__elements<T, V> other = *(const tn__elements<T, V> *)x;
             TN_UNROLL
             for (int k = 0; k < V; k++) {
                 sum[r] += widen<C>(own.at[k]) * tn__load(other.at[k]);

@@ -339,11 +339,9 @@ typedef struct trial {
 static bool try_candidate(tn_context *ctx, int i, void *user) {
     const trial *t = user;
     size_t bytes = t->found[i].workspaceSize;
-    void *workspace = tn__cuda_scratch(ctx, bytes);
-    bool runs = workspace && enqueue_product(ctx, t->state, t->plan, t->gemm, &t->found[i].algo,
-                                             t->d, 0, workspace, bytes) == CUBLAS_STATUS_SUCCESS;
-    tn__cuda_scratch_free(ctx, workspace, bytes);
-    return runs;
+    TN__SCRATCH(char, workspace, ctx, bytes);
+    return workspace && enqueue_product(ctx, t->state, t->plan, t->gemm, &t->found[i].algo, t->d, 0,
+                                        workspace, bytes) == CUBLAS_STATUS_SUCCESS;
 }
 
 /* The fastest of several. They write the real output, which the call itself then overwrites, or
@@ -353,12 +351,10 @@ static int fastest_of(tn_context *ctx, gemm_state *state, plan *p, const tn__gem
     cublasStatus_t status = CUBLAS_STATUS_SUCCESS;
     set_addresses(&status, p, g, g->bias, g->aux);
     size_t last = (size_t)((g->batch - 1) * g->d.batch + (g->n - 1) * g->d.ld + g->m);
-    size_t bytes = g->beta != 0 ? last * tn__cuda_element(g->out) : 0;
-    trial t = {state, p, g, found, bytes ? tn__cuda_scratch(ctx, bytes) : g->d.data};
+    TN__SCRATCH_IF(g->beta != 0, char, apart, ctx, (last * tn__cuda_element(g->out)));
+    trial t = {state, p, g, found, g->beta != 0 ? apart : g->d.data};
     bool runs = status == CUBLAS_STATUS_SUCCESS && t.d;
-    int best = runs ? tn__cuda_fastest(ctx, count, try_candidate, &t) : 0;
-    if (bytes) { tn__cuda_scratch_free(ctx, t.d, bytes); }
-    return best;
+    return runs ? tn__cuda_fastest(ctx, count, try_candidate, &t) : 0;
 }
 
 static tn_status plan_make(tn_context *ctx, gemm_state *state, const plan_key *key,
@@ -411,7 +407,7 @@ static tn_status run_product(tn_context *ctx, gemm_state *state, const tn__gemm 
     plan *p;
     tn_status status = plan_of(ctx, state, g, &p);
     if (status != TN_OK || !p->usable) { return status != TN_OK ? status : TN_EUNSUPPORTED; }
-    void *workspace = tn__cuda_scratch(ctx, p->workspace);
+    TN__SCRATCH(char, workspace, ctx, p->workspace);
     if (!workspace) { return TN_ENOMEM; }
     cublasStatus_t queued = CUBLAS_STATUS_SUCCESS;
     set_addresses(&queued, p, g, g->bias, g->aux);
@@ -419,7 +415,6 @@ static tn_status run_product(tn_context *ctx, gemm_state *state, const tn__gemm 
         queued = enqueue_product(ctx, state, p, g, &p->algorithm, g->d.data, g->beta, workspace,
                                  p->workspace);
     }
-    tn__cuda_scratch_free(ctx, workspace, p->workspace);
     if (is_refusal(queued)) { /* the heuristic was wrong */
         p->usable = false;
         return TN_EUNSUPPORTED;

@@ -289,8 +289,7 @@ static tn_status scatter_sorted(tn_context *ctx, tn_dtype dtype, sums *s, const 
                                 const indices &index, int64_t along) {
     if (order->count == 0 || s->row.walk.count == 0) { return TN_OK; }
     if (order->count > INT32_MAX) { return TN_EUNSUPPORTED; }
-    size_t bytes = tn__sort_bytes(order->count);
-    void *memory = tn__cuda_scratch(ctx, bytes);
+    TN__SCRATCH(char, memory, ctx, tn__sort_bytes(order->count));
     if (!memory) { return TN_ENOMEM; }
     tn__sort sort = tn__sort_in(memory, order->count);
     tn_status status = TN_LAUNCH(ctx, key_kernel, tn__loop_grid(ctx, order->count), TN__LOOP_BLOCK,
@@ -299,24 +298,8 @@ static tn_status scatter_sorted(tn_context *ctx, tn_dtype dtype, sums *s, const 
     s->keys = sort.keys[0];
     s->at = sort.at[0];
     s->count = sort.count;
-    if (status == TN_OK) {
-        switch (dtype) {
-        case TN_F32:
-            status = add_up<float>(ctx, *s);
-            break;
-        case TN_F64:
-            status = add_up<double>(ctx, *s);
-            break;
-        case TN_BF16:
-            status = add_up<tn__bf16>(ctx, *s);
-            break;
-        default:
-            status = add_up<tn__half>(ctx, *s);
-            break;
-        }
-    }
-    tn__cuda_scratch_free(ctx, memory, bytes);
-    return status;
+    if (status != TN_OK) { return status; }
+    TN_FLOATS(dtype, return add_up<T>(ctx, *s));
 }
 
 /* d's first dimension only. */

@@ -79,20 +79,26 @@ static bool library_load(const library *l, void *table, char why[WHY]) {
     return true;
 }
 
+/* Both count so: 91900 is "9.19.0". */
+static void write_version(char text[16], int number) {
+    snprintf(text, 16, "%d.%d.%d", number / 10000, number / 100 % 100, number % 100);
+}
+
 #endif
 
 /* ---- cuDNN ----------------------------------------------------------------------------------- */
 
-#if TN_HAVE_CUDNN
+static struct {
+    pthread_once_t once;
+    tn__cudnn_table table;
+    bool loaded;
+    char why[WHY];
+} cudnn = {.once = PTHREAD_ONCE_INIT, .why = "the plugin was built without cudnn.h"};
 
-static char cudnn_why[WHY];
+#if TN_HAVE_CUDNN
 
 /* The graphs were written for this version's rules (sdpa_graph.c, conv_graph.c). */
 enum { CUDNN_OLDEST = 90000 };
-
-static tn__cudnn_table cudnn_table;
-static const tn__cudnn_table *cudnn_loaded;
-static pthread_once_t cudnn_once = PTHREAD_ONCE_INIT;
 
 /* cuDNN opens and closes NVRTC for each plan that it compiles, and each time leaks the 71 KiB of
  * its C++ runtime. Held open here, it is loaded once. If it is not found, cuDNN will say so. */
@@ -106,68 +112,53 @@ static void load_cudnn(void) {
 #define SYMBOL(function) {"cudnn" #function, offsetof(tn__cudnn_table, function), false},
     static const symbol symbols[] = {TN__CUDNN_FUNCTIONS(SYMBOL)};
 #undef SYMBOL
-    static const library cudnn = {"cuDNN", "libcudnn.so.9", "TERN_CUDNN", symbols,
+    static const library found = {"cuDNN", "libcudnn.so.9", "TERN_CUDNN", symbols,
                                   sizeof(symbols) / sizeof(*symbols)};
-    tn__cudnn_table *t = &cudnn_table;
-    if (!library_load(&cudnn, t, cudnn_why)) { return; }
+    tn__cudnn_table *t = &cudnn.table;
+    if (!library_load(&found, t, cudnn.why)) { return; }
     t->number = (int)t->GetVersion();
-    snprintf(t->version, sizeof(t->version), "%d.%d.%d", t->number / 10000, t->number / 100 % 100,
-             t->number % 100);
+    write_version(t->version, t->number);
     int runtime = (int)t->GetCudartVersion() / 1000;
     if (t->number < CUDNN_OLDEST || t->number / 10000 != CUDNN_MAJOR) {
-        snprintf(cudnn_why, WHY, "cuDNN is %s (the plugin needs version %d.0 or newer of %d.x)",
+        snprintf(cudnn.why, WHY, "cuDNN is %s (the plugin needs version %d.0 or newer of %d.x)",
                  t->version, CUDNN_OLDEST / 10000, CUDNN_MAJOR);
     } else if (runtime != CUDART_VERSION / 1000) {
-        snprintf(cudnn_why, WHY, "cuDNN %s was built for CUDA %d, the plugin for CUDA %d",
+        snprintf(cudnn.why, WHY, "cuDNN %s was built for CUDA %d, the plugin for CUDA %d",
                  t->version, runtime, CUDART_VERSION / 1000);
     } else {
         hold_nvrtc();
-        cudnn_loaded = t;
+        cudnn.loaded = true;
     }
-}
-
-const tn__cudnn_table *tn__cudnn(void) {
-    pthread_once(&cudnn_once, load_cudnn);
-    return cudnn_loaded;
-}
-
-const char *tn__cudnn_version(void) {
-    const tn__cudnn_table *t = tn__cudnn();
-    return t ? t->version : NULL;
-}
-
-const char *tn__cudnn_why(void) {
-    return tn__cudnn() ? "" : cudnn_why;
 }
 
 #else
 
-const tn__cudnn_table *tn__cudnn(void) {
-    return NULL;
-}
-
-const char *tn__cudnn_version(void) {
-    return NULL;
-}
-
-const char *tn__cudnn_why(void) {
-    return "the plugin was built without cudnn.h";
-}
+static void load_cudnn(void) {}
 
 #endif
 
+const tn__cudnn_table *tn__cudnn(void) {
+    pthread_once(&cudnn.once, load_cudnn);
+    return cudnn.loaded ? &cudnn.table : NULL;
+}
+
+const char *tn__cudnn_why(void) {
+    return tn__cudnn() ? "" : cudnn.why;
+}
+
 /* ---- NCCL ------------------------------------------------------------------------------------ */
+
+static struct {
+    pthread_once_t once;
+    tn__nccl_table table;
+    bool loaded;
+    char why[WHY];
+} nccl = {.once = PTHREAD_ONCE_INIT, .why = "the plugin was built without nccl.h"};
 
 #if TN_HAVE_NCCL
 
-static char nccl_why[WHY];
-
 /* Older versions are untested. */
 enum { NCCL_OLDEST = 21800 };
-
-static tn__nccl_table nccl_table;
-static const tn__nccl_table *nccl_loaded;
-static pthread_once_t nccl_once = PTHREAD_ONCE_INIT;
 
 static void load_nccl(void) {
 #define SYMBOL(function) {"nccl" #function, offsetof(tn__nccl_table, function), false},
@@ -175,50 +166,31 @@ static void load_nccl(void) {
     static const symbol symbols[] = {TN__NCCL_FUNCTIONS(SYMBOL) TN__NCCL_OPTIONAL(OPTIONAL)};
 #undef SYMBOL
 #undef OPTIONAL
-    static const library nccl = {"NCCL", "libnccl.so.2", "TERN_NCCL", symbols,
-                                 sizeof(symbols) / sizeof(*symbols)};
-    tn__nccl_table *t = &nccl_table;
-    if (!library_load(&nccl, t, nccl_why)) { return; }
+    static const library found = {"NCCL", "libnccl.so.2", "TERN_NCCL", symbols,
+                                  sizeof(symbols) / sizeof(*symbols)};
+    tn__nccl_table *t = &nccl.table;
+    if (!library_load(&found, t, nccl.why)) { return; }
     if (t->GetVersion(&t->number) != ncclSuccess) {
-        snprintf(nccl_why, WHY, "NCCL does not report its version");
+        snprintf(nccl.why, WHY, "NCCL does not report its version");
         return;
     }
-    snprintf(t->version, sizeof(t->version), "%d.%d.%d", t->number / 10000, t->number / 100 % 100,
-             t->number % 100);
-    if (t->number < NCCL_OLDEST) {
-        snprintf(nccl_why, WHY, "NCCL is %s (the plugin needs version %d.%d or newer)", t->version,
-                 NCCL_OLDEST / 10000, NCCL_OLDEST / 100 % 100);
-        return;
-    }
-    nccl_loaded = t;
-}
-
-const tn__nccl_table *tn__nccl(void) {
-    pthread_once(&nccl_once, load_nccl);
-    return nccl_loaded;
-}
-
-const char *tn__nccl_version(void) {
-    const tn__nccl_table *t = tn__nccl();
-    return t ? t->version : NULL;
-}
-
-const char *tn__nccl_why(void) {
-    return tn__nccl() ? "" : nccl_why;
+    write_version(t->version, t->number);
+    nccl.loaded = t->number >= NCCL_OLDEST;
+    snprintf(nccl.why, WHY, "NCCL is %s (the plugin needs version %d.%d or newer)", t->version,
+             NCCL_OLDEST / 10000, NCCL_OLDEST / 100 % 100);
 }
 
 #else
 
-const tn__nccl_table *tn__nccl(void) {
-    return NULL;
-}
+static void load_nccl(void) {}
 
-const char *tn__nccl_version(void) {
-    return NULL;
+#endif
+
+const tn__nccl_table *tn__nccl(void) {
+    pthread_once(&nccl.once, load_nccl);
+    return nccl.loaded ? &nccl.table : NULL;
 }
 
 const char *tn__nccl_why(void) {
-    return "the plugin was built without nccl.h";
+    return tn__nccl() ? "" : nccl.why;
 }
-
-#endif

@@ -43,18 +43,15 @@ extern "C" {
 #define TN__NCCL_OPTIONAL(X) X(CommRegister) X(CommDeregister) X(MemAlloc) X(MemFree)
 /* clang-format on */
 
-typedef struct tn__cudnn_table tn__cudnn_table;
-typedef struct tn__nccl_table tn__nccl_table;
-
-#if TN_HAVE_CUDNN
-struct tn__cudnn_table {
+#define TN__FIELD(name) __typeof__(cudnn##name) *name;
+typedef struct tn__cudnn_table {
     char version[16]; /* "9.19.0" */
     int number;       /* as cudnnGetVersion: 91900 */
-#define TN__FIELD(name) __typeof__(cudnn##name) *name;
+#if TN_HAVE_CUDNN
     TN__CUDNN_FUNCTIONS(TN__FIELD)
-#undef TN__FIELD
-};
 #endif
+} tn__cudnn_table;
+#undef TN__FIELD
 
 #if TN_HAVE_NCCL
 #if NCCL_VERSION_CODE < NCCL_VERSION(2, 19, 1) /* the library may be newer than the header */
@@ -63,26 +60,24 @@ ncclResult_t ncclMemFree(void *memory);
 ncclResult_t ncclCommRegister(const ncclComm_t comm, void *data, size_t bytes, void **handle);
 ncclResult_t ncclCommDeregister(const ncclComm_t comm, void *handle);
 #endif
+#endif
 
-struct tn__nccl_table {
+#define TN__FIELD(name) __typeof__(nccl##name) *name;
+typedef struct tn__nccl_table {
     char version[16]; /* "2.28.9" */
     int number;       /* as ncclGetVersion: 22809 */
-#define TN__FIELD(name) __typeof__(nccl##name) *name;
+#if TN_HAVE_NCCL
     TN__NCCL_FUNCTIONS(TN__FIELD)
     TN__NCCL_OPTIONAL(TN__FIELD)
-#undef TN__FIELD
-};
 #endif
+} tn__nccl_table;
+#undef TN__FIELD
 
 /* The library, or NULL: then `why` has the reason. Any thread; loaded once. */
 const tn__cudnn_table *tn__cudnn(void);
 const char *tn__cudnn_why(void);
 const tn__nccl_table *tn__nccl(void);
 const char *tn__nccl_why(void);
-
-/* "9.19.0", or NULL if there is none. */
-const char *tn__cudnn_version(void);
-const char *tn__nccl_version(void);
 
 #ifdef __cplusplus
 }

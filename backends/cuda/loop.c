@@ -7,9 +7,6 @@
 
 /* Dimensions of size other than 1, innermost first; if there are none, one of size 1. */
 static void take_dims(tn__loop *loop, int operands, const tn_desc *const *op) {
-    static const size_t bytes[TN_DTYPES] = {
-        [TN_F32] = 4, [TN_F64] = 8, [TN_BF16] = 2, [TN_F16] = 2, [TN_I64] = 8,
-        [TN_I32] = 4, [TN_U8] = 1,  [TN_BOOL] = 1, [TN_I8] = 1};
     *loop = (tn__loop){.operands = operands, .ndim = 1, .size = {1}};
     int n = 0;
     for (int d = op[0]->ndim - 1; d >= 0; d--) {
@@ -22,7 +19,7 @@ static void take_dims(tn__loop *loop, int operands, const tn_desc *const *op) {
     }
     for (int k = 0; k < operands; k++) {
         loop->data[k] = (char *)op[k]->data;
-        loop->element[k] = bytes[op[k]->dtype];
+        loop->element[k] = tn__cuda_element(op[k]->dtype);
         loop->stride[k][0] = n == 0 ? 1 : loop->stride[k][0];
     }
     loop->ndim = n == 0 ? 1 : n;

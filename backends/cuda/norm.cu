@@ -96,7 +96,7 @@ static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, 
 /* A warp that holds its row has 64 registers a thread: ptxas stops below that, and spills on
  * sm_100. */
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM, ITEMS == 32 ? 8 : 0)
+__global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
     norm_kernel(forward<T> f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
@@ -235,8 +235,7 @@ static __device__ __forceinline__ void flush_partial(C *partial, int64_t c, cons
 }
 
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
-    norm_backward_kernel(backward<T> f) {
+__global__ void __launch_bounds__(tn__team_block<TEAM>()) norm_backward_kernel(backward<T> f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size, KEPT = ITEMS > 0 ? ITEMS : 1;
     TN_SHARED(tn__two<C>, shared, 32);
@@ -329,60 +328,42 @@ static inline int64_t most_blocks(unsigned block) {
     return block > 256 ? 144 : block > 128 ? 384 : 320;
 }
 
-/* Blocks of `block` threads, TEAM of them a row, and the memory for their parts of dw and db. */
+/* Blocks of `block` threads, TEAM of them a row, and then the sums of their parts of dw and db. */
 template <typename T, int TEAM, int ITEMS>
-static tn_status launch_backward(tn_context *ctx, backward<T> *f, bool columns, unsigned block,
-                                 int64_t *blocks, size_t *bytes) {
+static tn_status launch_backward(tn_context *ctx, backward<T> f, const tn_desc *dw,
+                                 const tn_desc *db, unsigned block) {
     typedef typename tn__compute<T>::type C;
-    *blocks = tn__ceil_div(f->rows, block / TEAM);
-    if (columns) {
-        *blocks = *blocks < most_blocks(block) ? *blocks : most_blocks(block);
-        *bytes = (size_t)(*blocks * 2 * f->c) * sizeof(C);
-        f->partial = static_cast<C *>(tn__cuda_scratch(ctx, *bytes));
-        if (!f->partial) { return TN_ENOMEM; }
-    }
-    size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f->c) * sizeof(C) : 0;
-    return *blocks > 0 ? TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>), (unsigned)*blocks,
-                                   block, shared, *f)
-                       : TN_OK;
+    bool columns = (dw || db) && f.c > 0;
+    int64_t blocks = tn__ceil_div(f.rows, block / TEAM);
+    blocks = columns && blocks > most_blocks(block) ? most_blocks(block) : blocks;
+    TN__SCRATCH_IF(columns, C, partial, ctx, blocks * 2 * f.c);
+    if (columns && !partial) { return TN_ENOMEM; }
+    f.partial = partial;
+    size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f.c) * sizeof(C) : 0;
+    tn_status status = blocks > 0 ? TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>),
+                                              (unsigned)blocks, block, shared, f)
+                                  : TN_OK;
+    if (status != TN_OK || !columns) { return status; }
+    return TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(f.c, 32), 2),
+                     32 * STRIPS, 0, dw ? dw->data : NULL, dw ? dw->stride[0] : 0,
+                     dw ? dw->dtype : TN_F32, db ? db->data : NULL, db ? db->stride[0] : 0,
+                     db ? db->dtype : TN_F32, f.partial, blocks, f.c);
 }
 
 /* As TN_BY_LENGTH, but a thread keeps four numbers for each element that it holds: of rows for a
  * block it has 8 elements instead of 16, and a processor has room for twice as many rows. */
 template <typename T>
-static tn_status launch_by_length(tn_context *ctx, backward<T> *f, bool columns, bool whole,
-                                  int64_t *blocks, size_t *bytes) {
+static tn_status backward_rows(tn_context *ctx, const backward<T> &f, const tn_desc *dw,
+                               const tn_desc *db, bool whole) {
     if constexpr (sizeof(T) < 8) {
-        if (whole && f->c <= 1024) {
-            return launch_backward<T, 32, 32>(ctx, f, columns, TN_WARP_BLOCK, blocks, bytes);
+        if (whole && f.c <= 1024) {
+            return launch_backward<T, 32, 32>(ctx, f, dw, db, TN_WARP_BLOCK);
         }
-        if (whole && f->c <= 2048) {
-            return launch_backward<T, 256, 8>(ctx, f, columns, 256, blocks, bytes);
-        }
-        if (whole && f->c <= 4096) {
-            return launch_backward<T, 512, 8>(ctx, f, columns, 512, blocks, bytes);
-        }
+        if (whole && f.c <= 2048) { return launch_backward<T, 256, 8>(ctx, f, dw, db, 256); }
+        if (whole && f.c <= 4096) { return launch_backward<T, 512, 8>(ctx, f, dw, db, 512); }
     }
-    return f->c <= 1024 ? launch_backward<T, 32, 0>(ctx, f, columns, 32, blocks, bytes)
-                        : launch_backward<T, 256, 0>(ctx, f, columns, 256, blocks, bytes);
-}
-
-template <typename T>
-static tn_status backward_rows(tn_context *ctx, backward<T> f, const tn_desc *dw, const tn_desc *db,
-                               bool whole) {
-    typedef typename tn__compute<T>::type C;
-    bool columns = (dw || db) && f.c > 0;
-    int64_t blocks = 0;
-    size_t bytes = 0;
-    tn_status status = launch_by_length(ctx, &f, columns, whole, &blocks, &bytes);
-    if (status == TN_OK && columns) {
-        status = TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(f.c, 32), 2),
-                           32 * STRIPS, 0, dw ? dw->data : NULL, dw ? dw->stride[0] : 0,
-                           dw ? dw->dtype : TN_F32, db ? db->data : NULL, db ? db->stride[0] : 0,
-                           db ? db->dtype : TN_F32, f.partial, blocks, f.c);
-    }
-    tn__cuda_scratch_free(ctx, f.partial, bytes);
-    return status;
+    return f.c <= 1024 ? launch_backward<T, 32, 0>(ctx, f, dw, db, 32)
+                       : launch_backward<T, 256, 0>(ctx, f, dw, db, 256);
 }
 
 static tn_status norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,

@@ -7,6 +7,7 @@
  */
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
+#include "backends/cuda/loop.cuh"
 #include "backends/steps.h"
 
 enum { PIECE = 8192, THREADS = 256, V = 4 };
@@ -51,19 +52,15 @@ typedef list_of<step_span, 56> span_list;
 
 /* ---- V elements of an array of any float dtype ----------------------------------------------- */
 
-template <typename T> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) elements {
-    T element[V];
-};
-
 /* V elements from `at` on, a multiple of V; n of them exist, the others are 0. */
 template <typename T, typename C>
 static __device__ __forceinline__ void read_as(C *out, const void *data, int64_t at, int n) {
     const T *from = static_cast<const T *>(data) + at;
-    if (n >= V && (uintptr_t)from % alignof(elements<T>) == 0) {
-        elements<T> pack = *reinterpret_cast<const elements<T> *>(from);
+    if (n >= V && (uintptr_t)from % alignof(tn__elements<T, V>) == 0) {
+        tn__elements<T, V> pack = *reinterpret_cast<const tn__elements<T, V> *>(from);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            out[k] = (C)tn__load(pack.element[k]);
+            out[k] = (C)tn__load(pack.at[k]);
         }
     } else {
         TN_UNROLL
@@ -76,17 +73,17 @@ static __device__ __forceinline__ void read_as(C *out, const void *data, int64_t
 template <typename T, typename C>
 static __device__ __forceinline__ void write_as(void *data, int64_t at, int n, const C *value) {
     T *to = static_cast<T *>(data) + at;
-    elements<T> pack;
+    tn__elements<T, V> pack;
     TN_UNROLL
     for (int k = 0; k < V; k++) {
-        pack.element[k] = tn__store<T>((typename tn__compute<T>::type)value[k]);
+        pack.at[k] = tn__store<T>((typename tn__compute<T>::type)value[k]);
     }
-    if (n >= V && (uintptr_t)to % alignof(elements<T>) == 0) {
-        *reinterpret_cast<elements<T> *>(to) = pack;
+    if (n >= V && (uintptr_t)to % alignof(tn__elements<T, V>) == 0) {
+        *reinterpret_cast<tn__elements<T, V> *>(to) = pack;
     } else {
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            if (k < n) { to[k] = pack.element[k]; }
+            if (k < n) { to[k] = pack.at[k]; }
         }
     }
 }
@@ -305,18 +302,14 @@ static __global__ void __launch_bounds__(THREADS)
 
 static tn_status launch_squares(tn_context *ctx, const square_list &list, double *sums) {
     unsigned blocks = (unsigned)list.first[list.count];
-    size_t bytes = blocks * sizeof(double);
-    double *partial = static_cast<double *>(tn__cuda_scratch(ctx, bytes));
+    TN__SCRATCH(double, partial, ctx, blocks);
     if (!partial) { return TN_ENOMEM; }
     tn_status status = TN_LAUNCH(ctx, squares_kernel, blocks, THREADS, 0, list, partial);
-    if (status == TN_OK) {
-        square_pieces pieces;
-        memcpy(pieces.first, list.first, sizeof(pieces.first));
-        status = TN_LAUNCH(ctx, add_squares_kernel, (unsigned)list.count, THREADS, 0, pieces,
-                           partial, sums);
-    }
-    tn__cuda_scratch_free(ctx, partial, bytes);
-    return status;
+    if (status != TN_OK) { return status; }
+    square_pieces pieces;
+    memcpy(pieces.first, list.first, sizeof(pieces.first));
+    return TN_LAUNCH(ctx, add_squares_kernel, (unsigned)list.count, THREADS, 0, pieces, partial,
+                     sums);
 }
 
 extern "C" tn_status tn__cuda_sum_squares(tn_context *ctx, const tn_span *spans, int count,

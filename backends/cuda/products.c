@@ -9,6 +9,7 @@
  */
 #include "backends/cuda/choices.h"
 #include "backends/cuda/gemm.h"
+#include "backends/desc.h"
 
 /* What a product does besides multiplying. */
 typedef struct extras {
@@ -24,17 +25,7 @@ static bool same_floats(int count, const tn_desc *const *d) {
     for (int i = 1; i < count; i++) {
         if (d[i] && d[i]->dtype != d[0]->dtype) { return false; }
     }
-    return d[0]->dtype == TN_F32 || d[0]->dtype == TN_F64 || d[0]->dtype == TN_BF16 ||
-           d[0]->dtype == TN_F16;
-}
-
-static tn_desc swap_dims(const tn_desc *x) {
-    tn_desc y = *x;
-    y.size[1] = x->size[2];
-    y.size[2] = x->size[1];
-    y.stride[1] = x->stride[2];
-    y.stride[2] = x->stride[1];
-    return y;
+    return tn__is_float(d[0]->dtype);
 }
 
 /* (n, c) as a batch of one. */
@@ -65,33 +56,24 @@ static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
     return false;
 }
 
-/* An operand that cuBLASLt can read: x itself or a dense copy, which operand_close frees. */
-typedef struct operand {
-    tn__gemm_matrix matrix;
-    void *scratch;
-    size_t bytes;
-} operand;
-
-static tn_status operand_open(tn_context *ctx, const tn_desc *x, operand *o) {
-    *o = (operand){.scratch = NULL};
-    if (columns_of(x, &o->matrix)) { return TN_OK; }
+/* x as cuBLASLt can read it: itself, or a dense copy in scratch memory, which the caller ends. */
+static tn_status operand_open(tn_context *ctx, const tn_desc *x, tn__gemm_matrix *m,
+                              tn__workspace *scratch) {
+    if (columns_of(x, m)) { return TN_OK; }
     tn_desc from = *x;
     if (from.stride[0] == 0) { from.size[0] = 1; }
     tn_desc copy = from;
     copy.stride[2] = 1;
     copy.stride[1] = from.size[2];
     copy.stride[0] = from.size[1] * from.size[2];
-    o->bytes = (size_t)(from.size[0] * copy.stride[0]) * tn__cuda_element(x->dtype);
-    o->scratch = copy.data = tn__cuda_scratch(ctx, o->bytes);
-    tn_status status = o->scratch ? tn__cuda_copy(ctx, &copy, &from) : TN_ENOMEM;
+    *scratch = tn__workspace_take(ctx, (size_t)(from.size[0] * copy.stride[0]) *
+                                           tn__cuda_element(x->dtype));
+    copy.data = scratch->memory;
+    tn_status status = copy.data ? tn__cuda_copy(ctx, &copy, &from) : TN_ENOMEM;
     copy.size[0] = x->size[0];
     copy.stride[0] = from.size[0] == 1 ? 0 : copy.stride[0];
-    columns_of(&copy, &o->matrix);
+    columns_of(&copy, m);
     return status;
-}
-
-static void operand_close(tn_context *ctx, operand *o) {
-    tn__cuda_scratch_free(ctx, o->scratch, o->bytes);
 }
 
 /* ---- Products -------------------------------------------------------------------------------- */
@@ -125,16 +107,12 @@ static tn_status fast_product(tn_context *ctx, const tn_desc *y, const tn_desc *
         .aux_ld = e->aux ? e->aux->stride[0] : 0,
     };
     if (g.k == 0 || !columns_of(y, &g.d) || g.d.transposed) { return TN_EUNSUPPORTED; }
-    operand first, second = {.scratch = NULL};
-    tn_status status = operand_open(ctx, b, &first);
-    if (status == TN_OK) { status = operand_open(ctx, a, &second); }
-    if (status == TN_OK) {
-        g.a = first.matrix;
-        g.b = second.matrix;
-        status = tn__cuda_gemm(ctx, &g);
-    }
-    operand_close(ctx, &second);
-    operand_close(ctx, &first);
+    tn__workspace of_a = {NULL}, of_b = {NULL};
+    tn_status status = operand_open(ctx, b, &g.a, &of_b);
+    if (status == TN_OK) { status = operand_open(ctx, a, &g.b, &of_a); }
+    if (status == TN_OK) { status = tn__cuda_gemm(ctx, &g); }
+    tn__workspace_end(&of_a);
+    tn__workspace_end(&of_b);
     return status;
 }
 
@@ -149,9 +127,9 @@ tn_status tn__cuda_matmul(tn_context *ctx, const tn_desc *y, const tn_desc *a, c
     tn_desc d = *y, left = *a, right = *b;
     tn__gemm_matrix as_it_lies;
     if (columns_of(&d, &as_it_lies) && as_it_lies.transposed) { /* y^T = b^T a^T */
-        d = swap_dims(y);
-        left = swap_dims(b);
-        right = swap_dims(a);
+        d = tn__desc_swapped(y, 1, 2);
+        left = tn__desc_swapped(b, 1, 2);
+        right = tn__desc_swapped(a, 1, 2);
     }
     fold_batch(&d, &left, &right);
     extras e = {.alpha = alpha, .beta = beta};
@@ -166,31 +144,28 @@ static bool is_aligned(const void *data) {
     return (uintptr_t)data % 16 == 0;
 }
 
-/* A bias that cuBLASLt can read: b itself, or a dense copy. */
-static tn_status bias_open(tn_context *ctx, const tn_desc *b, tn_desc *bias, void **scratch) {
-    *scratch = NULL;
-    *bias = *b;
-    if (is_aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1)) { return TN_OK; }
-    bias->stride[0] = 1;
-    bias->data = *scratch = tn__cuda_scratch(ctx, (size_t)b->size[0] * tn__cuda_element(b->dtype));
-    return *scratch ? tn__cuda_copy(ctx, bias, b) : TN_ENOMEM;
+/* Whether a vector is dense as well. */
+static bool is_dense_vector(const tn_desc *b) {
+    return is_aligned(b->data) && (b->stride[0] == 1 || b->size[0] == 1);
 }
 
-/* y = x w^T + b with a cuBLASLt epilogue. */
+/* y = x w^T + b with a cuBLASLt epilogue, which reads b itself or a dense copy. */
 static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                              const tn_desc *b, extras e) {
-    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swap_dims(&w1), bias;
-    void *scratch = NULL;
-    tn_status status = b ? bias_open(ctx, b, &bias, &scratch) : TN_OK;
-    if (status == TN_OK) {
-        e.alpha = 1;
-        e.bias = b ? &bias : NULL;
-        status = fast_product(ctx, &y1, &x1, &wt, &e);
+    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w),
+            wt = tn__desc_swapped(&w1, 1, 2), bias;
+    bool copies = b && !is_dense_vector(b);
+    TN__SCRATCH_IF(copies, char, memory, ctx,
+                   copies ? (size_t)b->size[0] * tn__cuda_element(b->dtype) : 0);
+    if (copies) {
+        if (!memory) { return TN_ENOMEM; }
+        bias = tn__desc_of_span(memory, b->dtype, b->size[0]);
+        tn_status status = tn__cuda_copy(ctx, &bias, b);
+        if (status != TN_OK) { return status; }
     }
-    if (scratch) {
-        tn__cuda_scratch_free(ctx, scratch, (size_t)b->size[0] * tn__cuda_element(b->dtype));
-    }
-    return status;
+    e.alpha = 1;
+    e.bias = copies ? &bias : b;
+    return fast_product(ctx, &y1, &x1, &wt, &e);
 }
 
 tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
@@ -200,7 +175,8 @@ tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     extras e = {.epilogue = b ? TN__GEMM_BIAS : TN__GEMM_PLAIN};
     tn_status status = fast_linear(ctx, y, x, w, b, e);
     if (status != TN_EUNSUPPORTED) { return status; }
-    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w), wt = swap_dims(&w1);
+    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w),
+            wt = tn__desc_swapped(&w1, 1, 2);
     return tn__cuda_product(ctx, &y1, &x1, &wt, b, 1, 0);
 }
 
@@ -255,9 +231,9 @@ static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *
 /* dw and db in one product; db is overwritten. */
 static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                  const tn_desc *dy, const tn_desc *x, double beta) {
-    tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x), dyt = swap_dims(&dy1);
-    bool together = db && is_aligned(db->data) && (db->stride[0] == 1 || db->size[0] == 1);
-    if (together && !is_empty(&dw1) && tn__cuda_chosen()->sums_in_product) {
+    tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x),
+            dyt = tn__desc_swapped(&dy1, 1, 2);
+    if (db && is_dense_vector(db) && !is_empty(&dw1) && tn__cuda_chosen()->sums_in_product) {
         extras e = {.alpha = 1, .beta = beta, .epilogue = TN__GEMM_COLUMN_SUMS, .sums = db->data};
         tn_status status = fast_product(ctx, &dw1, &dyt, &x1, &e);
         if (status != TN_EUNSUPPORTED) { return status; }
@@ -271,15 +247,12 @@ static tn_status linear_backward(const tn_op_back *b) {
     tn_context *ctx = b->ctx;
     const tn_desc *dw = b->dx[1], *db = b->dx[2], *dy = b->dy[0], *x = b->x[0];
     if (!b->adds || !db) { return weight_and_sums(ctx, dw, db, dy, x, b->adds ? 1 : 0); }
-    tn_desc fresh = *db; /* cuBLASLt stores these sums, it does not add them */
-    size_t bytes = (size_t)db->size[0] * tn__cuda_element(db->dtype);
-    fresh.stride[0] = 1;
-    fresh.data = tn__cuda_scratch(ctx, bytes);
-    if (!fresh.data) { return TN_ENOMEM; }
+    /* cuBLASLt stores these sums, it does not add them */
+    TN__SCRATCH(char, memory, ctx, (size_t)db->size[0] * tn__cuda_element(db->dtype));
+    if (!memory) { return TN_ENOMEM; }
+    tn_desc fresh = tn__desc_of_span(memory, db->dtype, db->size[0]);
     tn_status status = weight_and_sums(ctx, dw, &fresh, dy, x, 1);
-    if (status == TN_OK) { status = tn__cuda_binary(ctx, TN_ADD, db, db, &fresh); }
-    tn__cuda_scratch_free(ctx, fresh.data, bytes);
-    return status;
+    return status == TN_OK ? tn__cuda_binary(ctx, TN_ADD, db, db, &fresh) : status;
 }
 
 const tn_op_kernel tn__cuda_op_linear = {NULL, linear_backward};

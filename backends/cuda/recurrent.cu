@@ -260,12 +260,10 @@ extern "C" tn_status tn__cuda_recurrent(tn_context *ctx, const tn_recurrent *r, 
     if (!handles_dtype(r)) { return TN_EUNSUPPORTED; }
     size_t bytes = bytes_of_rows(r, tn__cell_gates(r->cell) * y->size[2]);
     if (bytes == 0) { return TN_OK; }
-    void *a = tn__cuda_scratch(ctx, bytes);
+    TN__SCRATCH(char, a, ctx, bytes);
     if (!a) { return TN_ENOMEM; }
-    tn_status status = r->w->dtype == TN_F64 ? run_forward(ctx, r, y, hn, cn, h0, c0, (double *)a)
-                                             : run_forward(ctx, r, y, hn, cn, h0, c0, (float *)a);
-    tn__cuda_scratch_free(ctx, a, bytes);
-    return status;
+    return r->w->dtype == TN_F64 ? run_forward(ctx, r, y, hn, cn, h0, c0, (double *)a)
+                                 : run_forward(ctx, r, y, hn, cn, h0, c0, (float *)a);
 }
 
 extern "C" tn_status tn__cuda_recurrent_backward(tn_context *ctx, const tn_recurrent *r,
@@ -277,15 +275,10 @@ extern "C" tn_status tn__cuda_recurrent_backward(tn_context *ctx, const tn_recur
     size_t bytes = bytes_of_rows(r, r->h_before->size[2]);
     if (bytes == 0) { return TN_OK; }
     bool lstm = r->cell == TN_CELL_LSTM;
-    void *dh = tn__cuda_scratch(ctx, bytes), *dc = lstm ? tn__cuda_scratch(ctx, bytes) : NULL;
-    tn_status status = TN_ENOMEM;
-    if (dh && (dc || !lstm)) {
-        status =
-            r->w->dtype == TN_F64
-                ? run_backward(ctx, r, dp, da, dh0, dc0, dy, dhn, dcn, (double *)dh, (double *)dc)
-                : run_backward(ctx, r, dp, da, dh0, dc0, dy, dhn, dcn, (float *)dh, (float *)dc);
-    }
-    tn__cuda_scratch_free(ctx, dc, bytes);
-    tn__cuda_scratch_free(ctx, dh, bytes);
-    return status;
+    TN__SCRATCH(char, dh, ctx, bytes);
+    TN__SCRATCH_IF(lstm, char, dc, ctx, bytes);
+    if (!dh || (lstm && !dc)) { return TN_ENOMEM; }
+    return r->w->dtype == TN_F64
+               ? run_backward(ctx, r, dp, da, dh0, dc0, dy, dhn, dcn, (double *)dh, (double *)dc)
+               : run_backward(ctx, r, dp, da, dh0, dc0, dy, dhn, dcn, (float *)dh, (float *)dc);
 }

@@ -69,25 +69,12 @@ struct plan {
     void *partial;  /* (bands, results); NULL for one band */
 };
 
-/* x's dimensions by stride, the largest first. */
-static int sort_dims(const tn_desc *x, int *order) {
-    int n = 0;
-    for (int d = 0; d < x->ndim; d++) {
-        if (x->size[d] == 1) { continue; }
-        int k = n++;
-        for (; k > 0 && x->stride[order[k - 1]] < x->stride[d]; k--) {
-            order[k] = order[k - 1];
-        }
-        order[k] = d;
-    }
-    return n;
-}
-
-/* Copies x to dense memory, *scratch, with the dimensions of `stays` and then those of `goes`. */
+/* Copies x to dense memory, with the dimensions of `stays` and then those of `goes`. */
 static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, tn__axes *goes,
-                            void **scratch, size_t *bytes) {
+                            void *memory) {
     tn_desc from = *x, to = *x;
     int64_t count = 1;
+    to.data = memory;
     from.ndim = to.ndim = stays->count + goes->count;
     for (int k = from.ndim - 1; k >= 0; k--) {
         tn__axes *a = k < stays->count ? stays : goes;
@@ -97,12 +84,10 @@ static tn_status make_dense(tn_context *ctx, const tn_desc *x, tn__axes *stays, 
         to.stride[k] = a->x[i] = count;
         count *= a->size[i];
     }
-    *bytes = (size_t)count * tn__cuda_element(x->dtype);
-    *scratch = to.data = tn__cuda_scratch(ctx, *bytes);
     goes->count = 1;
     goes->size[0] = goes->total;
     goes->x[0] = 1;
-    return *scratch ? tn__cuda_copy(ctx, &to, &from) : TN_ENOMEM;
+    return tn__cuda_copy(ctx, &to, &from);
 }
 
 /* With fewer than `few` elements per result, each thread computes one, and neighbouring threads
@@ -368,19 +353,14 @@ template <typename R> static tn_status run_plan(tn_context *ctx, plan p) {
         int64_t pieces = tn__ceil_div(results, THREADS / p.strips * R::size);
         plan_cut(&p, pieces, p.strips * STEPS, p.strips * STEPS);
     }
-    size_t bytes = p.bands > 1 ? (size_t)(results * p.bands) * sizeof(A) : 0;
-    if (bytes > 0) {
-        p.partial = tn__cuda_scratch(ctx, bytes);
-        if (!p.partial) { return TN_ENOMEM; }
-    }
+    TN__SCRATCH_IF(p.bands > 1, A, partial, ctx, results * p.bands);
+    if (p.bands > 1 && !partial) { return TN_ENOMEM; }
+    p.partial = partial;
     tn_status status = launch_fold<R>(ctx, p);
-    if (status == TN_OK && bytes > 0) {
-        int lanes = results < 32 ? 1 : 32;
-        unsigned grid = (unsigned)tn__ceil_div(results, lanes);
-        status = TN_LAUNCH(ctx, join_bands<A>, grid, THREADS, 0, p, lanes);
-    }
-    tn__cuda_scratch_free(ctx, p.partial, bytes);
-    return status;
+    if (status != TN_OK || !partial) { return status; }
+    int lanes = results < 32 ? 1 : 32;
+    unsigned grid = (unsigned)tn__ceil_div(results, lanes);
+    return TN_LAUNCH(ctx, join_bands<A>, grid, THREADS, 0, p, lanes);
 }
 
 /* ---- reduce ---------------------------------------------------------------------------------- */
@@ -424,24 +404,20 @@ extern "C" tn_status tn__cuda_reduce(tn_context *ctx, tn_reduction f, const tn_d
     if (!reduce_handles(f, y->dtype, x->dtype)) { return TN_EUNSUPPORTED; }
     tn__axes stays = {}, goes = {};
     stays.total = goes.total = 1;
-    int order[TN_MAX_DIMS], n = sort_dims(x, order);
+    int order[TN_MAX_DIMS], n = tn__axes_order(x, order);
     for (int k = 0; k < n; k++) {
         int d = order[k];
         bool leaves = y->size[d] == 1;
         tn__axes_push(leaves ? &goes : &stays, x->size[d], x->stride[d], leaves ? 0 : y->stride[d]);
     }
     if (stays.total == 0) { return TN_OK; }
-    void *scratch = NULL;
-    size_t bytes = 0;
-    tn_status status = TN_OK;
-    if (goes.count > 1 && goes.total > 0) {
-        status = make_dense(ctx, x, &stays, &goes, &scratch, &bytes);
-    }
-    if (status == TN_OK) {
-        plan p = plan_of(y, x->dtype, scratch ? scratch : x->data, &stays, &goes);
-        set_fold(&p, f);
-        status = reduce_plan(ctx, p);
-    }
-    tn__cuda_scratch_free(ctx, scratch, bytes);
-    return status;
+    bool copies = goes.count > 1 && goes.total > 0;
+    TN__SCRATCH_IF(copies, char, dense, ctx,
+                   (stays.total * goes.total * (int64_t)tn__cuda_element(x->dtype)));
+    if (copies && !dense) { return TN_ENOMEM; }
+    tn_status status = copies ? make_dense(ctx, x, &stays, &goes, dense) : TN_OK;
+    if (status != TN_OK) { return status; }
+    plan p = plan_of(y, x->dtype, copies ? dense : x->data, &stays, &goes);
+    set_fold(&p, f);
+    return reduce_plan(ctx, p);
 }

@@ -93,7 +93,7 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
             if (at < n) { f(at, p); }
         }
     } else {
-        TN_ROLLED
+        TN_NO_UNROLL
         for (int64_t at = first; at < n; at += TEAM * V) {
             f(at, 0);
         }
@@ -132,12 +132,12 @@ static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x,
         head = before < n ? before : n;
         packs = (n - head) / V;
     }
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t i = tn__team_lane<TEAM>(); i < n - packs * V; i += TEAM) {
         int64_t at = i < head ? i : i + packs * V;
         y.data[at * y.stride] = tn__store<T>(f(at, tn__load(x.data[at * x.stride])));
     }
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t i = tn__team_lane<TEAM>(); i < packs; i += TEAM) {
         int64_t at = head + i * V;
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(x.data + at);
@@ -194,7 +194,7 @@ static inline int64_t tn__desc_row_count(const tn_desc *d) {
 template <typename T>
 static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows, int64_t row) {
     int64_t offset = 0;
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int k = rows.outer - 1; k > 0; k--) {
         offset += row % rows.size[k] * rows.step[k];
         row /= rows.size[k];
@@ -242,7 +242,7 @@ enum { TN_WARP_BLOCK = 128 };
     } while (0)
 
 /* Threads of a block, and blocks for this many rows, with a team for each. */
-template <int TEAM> static inline unsigned tn__team_block() {
+template <int TEAM> static __host__ __device__ constexpr unsigned tn__team_block() {
     return TEAM == 32 ? TN_WARP_BLOCK : TEAM;
 }
 template <int TEAM> static inline unsigned tn__team_grid(int64_t rows) {

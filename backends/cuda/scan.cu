@@ -186,7 +186,7 @@ static __device__ __forceinline__ void scan_band(const scan &s, const scan_part 
                                                  typename M::value carry,
                                                  typename M::value *shared) {
     typedef typename M::value V;
-    TN_ROLLED
+    TN_NO_UNROLL
     for (int64_t tile = 0; tile < s.height; tile += TEAM * SCAN_ITEMS) {
         int64_t at = p.from + tile + threadIdx.x % TEAM * SCAN_ITEMS;
         V value[SCAN_ITEMS], mine = M::none(), before, all;
@@ -213,7 +213,7 @@ template <typename M, int TEAM> __global__ void __launch_bounds__(SCAN_BLOCK) sc
     scan_part p = part_of_team<TEAM>(s);
     V carry = s.totals ? join_before<M, TEAM>(s, p, shared) : M::none();
     if constexpr (TEAM == 1) {
-        TN_ROLLED
+        TN_NO_UNROLL
         for (int64_t at = p.from; at < p.end; at++) {
             carry = M::join(carry, M::read(s, p.x + at * s.x_step));
             M::write(s, p.y + at * s.y_step, carry);
@@ -241,18 +241,13 @@ template <typename M, int TEAM> static tn_status launch_scan(tn_context *ctx, sc
     int64_t teams = SCAN_BLOCK / TEAM;
     scan_cut(&s, tn__ceil_div(s.lines.total, teams), TEAM == 1 ? 64 : 8 * TEAM * SCAN_ITEMS);
     unsigned grid = (unsigned)tn__ceil_div(s.lines.total * s.bands, teams);
-    size_t bytes = s.bands > 1 ? (size_t)(s.lines.total * s.bands) * sizeof(V) : 0;
-    tn_status status = TN_OK;
-    if (bytes > 0) {
-        s.totals = tn__cuda_scratch(ctx, bytes);
-        status = s.totals ? TN_LAUNCH(ctx, (scan_totals_kernel<M, TEAM>), grid, SCAN_BLOCK, 0, s)
-                          : TN_ENOMEM;
-    }
-    if (status == TN_OK) {
-        status = TN_LAUNCH(ctx, (scan_kernel<M, TEAM>), grid, SCAN_BLOCK, 0, s);
-    }
-    tn__cuda_scratch_free(ctx, s.totals, bytes);
-    return status;
+    TN__SCRATCH_IF(s.bands > 1, V, totals, ctx, s.lines.total * s.bands);
+    if (s.bands > 1 && !totals) { return TN_ENOMEM; }
+    s.totals = totals;
+    tn_status status =
+        totals ? TN_LAUNCH(ctx, (scan_totals_kernel<M, TEAM>), grid, SCAN_BLOCK, 0, s) : TN_OK;
+    return status == TN_OK ? TN_LAUNCH(ctx, (scan_kernel<M, TEAM>), grid, SCAN_BLOCK, 0, s)
+                           : status;
 }
 
 template <typename M> static tn_status run_scan(tn_context *ctx, const scan &s) {

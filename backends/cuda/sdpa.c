@@ -1,20 +1,17 @@
-/* Attention through cuDNN: which calls it takes, a device's plans, and how they run.
+/* Attention through cuDNN: which calls it takes, and how they run.
  *
- * Plans are cached by shape and strides (dnn.h). A plan takes tenths of a second to make, and
- * prompts have any length: under a causal mask they are padded to one of a few lengths, in forward
- * and backward alike, so that a call recomputed gives the same bits. Calls that cuDNN does not take
- * go to our own kernels.
+ * Plans are kept by shape and strides (dnn.h). A plan takes tenths of a second to make, and prompts
+ * have any length: under a causal mask they are padded to one of a few lengths, in forward and
+ * backward alike, so that a call recomputed gives the same bits. Calls that cuDNN does not take go
+ * to our own kernels.
  *
- * Choice of a plan: the heuristic's first, so that each run of a program gives the same bits; in a
- * context that need not be deterministic, or with TERN_AUTOTUNE=1, the fastest of a few (as in
- * gemm.c). A context that need not be deterministic also gets the faster backward, which adds up dq
- * in order of arrival; the deterministic one needs scratch memory that grows with Tq Tk.
+ * A context that need not be deterministic gets the faster backward, which adds up dq in order of
+ * arrival; the deterministic one needs scratch memory that grows with Tq Tk.
  */
 #include "backends/cuda/attention.h"
 #include "backends/cuda/choices.h"
 #include "backends/cuda/dnn.h"
 #include "backends/cuda/sdpa_graph.h"
-#include "backends/cuda/tune.h"
 
 #if TN_HAVE_CUDNN
 
@@ -93,8 +90,14 @@ static void *data_of(const tn_desc *d) {
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-static tn_status run_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *plan,
-                          const tn__attention *a, void *workspace) {
+static int make_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape,
+                      int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
+    return tn__sdpa_plans(dnn, target, shape, most, plans, why);
+}
+
+static tn_status run_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
+                          const tn__dnn_plan *plan) {
+    const tn__attention *a = work->data;
     tn__sdpa_data data = {
         .q = a->q->data,
         .k = a->k->data,
@@ -107,89 +110,40 @@ static tn_status run_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *
         .dv = data_of(a->dv),
         .scale = (float)a->scale,
     };
-    size_t zeroed = tn__sdpa_zeroed(plan);
+    TN__SCRATCH(char, workspace, ctx, tn__sdpa_workspace(work->shape, plan));
+    if (!workspace) { return TN_ENOMEM; }
+    size_t zeroed = tn__sdpa_zeroed(work->shape);
     if (zeroed > 0) {
         tn_status status =
             tn__cuda_check(cudaMemsetAsync(workspace, 0, zeroed, tn__cuda_stream(ctx)),
                            "attention's scratch memory");
         if (status != TN_OK) { return status; }
     }
-    const tn__cudnn_table *dnn = tn__cudnn();
-    cudnnStatus_t status = tn__sdpa_run(dnn, state->handle, plan, &data, workspace);
+    cudnnStatus_t status =
+        tn__sdpa_run(tn__cudnn(), dnn->handle, work->shape, plan, &data, workspace);
     return tn__dnn_status(ctx, status, "cuDNN's attention");
 }
 
-static tn_status run_once(tn_context *ctx, tn__dnn *state, const tn__sdpa_plan *plan,
-                          const tn__attention *a) {
-    size_t bytes = tn__sdpa_workspace(plan);
-    void *workspace = tn__cuda_scratch(ctx, bytes);
-    if (!workspace) { return TN_ENOMEM; }
-    tn_status status = run_plan(ctx, state, plan, a, workspace);
-    tn__cuda_scratch_free(ctx, workspace, bytes);
-    return status;
+static void say_refused(const void *key, const char *why) {
+    static bool said;
+    const tn__sdpa_shape *shape = key;
+    tn__cuda_say_once(&said,
+                      "cuDNN refuses attention of %lld queries, %lld keys, %lld wide%s, which runs "
+                      "on a slower kernel: %s",
+                      (long long)shape->queries, (long long)shape->keys, (long long)shape->width,
+                      shape->backward ? ", backward" : "", why);
 }
 
-typedef struct trial {
-    tn__dnn *state;
-    tn__sdpa_plan *const *plan;
-    const tn__attention *attention;
-} trial;
-
-/* Writes the outputs, which the call itself overwrites. */
-static bool try_plan(tn_context *ctx, int i, void *user) {
-    const trial *t = user;
-    return run_once(ctx, t->state, t->plan[i], t->attention) == TN_OK;
+static tn__dnn_work work_of(const tn__sdpa_shape *shape, const tn__attention *a) {
+    return (tn__dnn_work){shape, a, sizeof(*shape), make_plans, run_plan, say_refused};
 }
 
-/* ---- Plans ----------------------------------------------------------------------------------- */
-
-static void free_plan(const tn__cudnn_table *dnn, void *plan) {
-    tn__sdpa_plan_free(dnn, plan);
-}
-
-/* The best of the shape's plans; NULL: cuDNN has none. */
-static tn__sdpa_plan *best_plan(tn_context *ctx, tn__dnn *state, const tn__sdpa_shape *shape,
-                                const tn__attention *a) {
-    char why[TN__DNN_WHY];
-    tn__sdpa_plan *plan[TN__SDPA_CHOICES];
-    tn__dnn_target target = {.handle = state->handle, .major = tn__cuda_device_of(ctx)->major};
-    int count = tn__sdpa_plans(tn__cudnn(), target, shape,
-                               tn__cuda_tunes(ctx) ? TN__SDPA_CHOICES : 1, plan, why);
-    trial t = {state, plan, a};
-    int best = count > 1 ? tn__cuda_fastest(ctx, count, try_plan, &t) : 0;
-    for (int i = 0; i < count; i++) {
-        if (i != best) { tn__sdpa_plan_free(tn__cudnn(), plan[i]); }
-    }
-    if (count == 0) {
-        static bool said;
-        tn__cuda_say_once(&said,
-                          "cuDNN refuses attention of %lld queries, %lld keys, %lld wide%s, which "
-                          "runs on a slower kernel: %s",
-                          (long long)shape->queries, (long long)shape->keys,
-                          (long long)shape->width, shape->backward ? ", backward" : "", why);
-        return NULL;
-    }
-    return plan[best];
-}
-
-/* This shape's plan; TN_EUNSUPPORTED: cuDNN has none. */
-static tn_status find_plan(tn_context *ctx, tn__dnn *state, const tn__attention *a,
-                           const tn__sdpa_plan **plan) {
+static tn_status run_exact(tn_context *ctx, tn__dnn *dnn, const tn__attention *a) {
     tn__sdpa_shape shape = shape_of(ctx, a);
-    tn__dnn_kept *k = tn__dnn_find(state, &shape, sizeof(shape));
-    if (!k) {
-        k = tn__dnn_keep(ctx, state, &shape, sizeof(shape), free_plan);
-        if (!k) { return TN_ENOMEM; }
-        k->plan = best_plan(ctx, state, &shape, a);
-    }
-    *plan = k->plan;
-    return k->plan ? TN_OK : TN_EUNSUPPORTED;
-}
-
-static tn_status run_exact(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
-    const tn__sdpa_plan *plan = NULL;
-    tn_status status = find_plan(ctx, state, a, &plan);
-    return status == TN_OK ? run_once(ctx, state, plan, a) : status;
+    tn__dnn_work work = work_of(&shape, a);
+    const tn__dnn_plan *plan;
+    tn_status status = tn__dnn_find(ctx, dnn, &work, &plan);
+    return status == TN_OK ? run_plan(ctx, dnn, &work, plan) : status;
 }
 
 /* ---- Lengths --------------------------------------------------------------------------------- */
@@ -265,36 +219,27 @@ static tn_status copy_rows(tn_context *ctx, const padded_call *p, int first, int
     return status;
 }
 
-static tn_status run_in_block(tn_context *ctx, tn__dnn *state, const padded_call *p, void *block) {
-    const tn__sdpa_plan *plan = NULL;
-    tn_status status = find_plan(ctx, state, &p->a, &plan);
-    if (status == TN_OK) {
-        status = tn__cuda_check(cudaMemsetAsync(block, 0, p->input_bytes, tn__cuda_stream(ctx)),
-                                "attention's padding");
-    }
-    status = status == TN_OK ? copy_rows(ctx, p, 0, p->inputs) : status;
-    status = status == TN_OK ? run_once(ctx, state, plan, &p->a) : status;
-    return status == TN_OK ? copy_rows(ctx, p, p->inputs, p->count) : status;
-}
-
 /* Rows of zeros after the last make this one of the lengths that have plans: no query sees them
  * under a causal mask, and as queries they have no gradient. */
-static tn_status run_padded(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
+static tn_status run_padded(tn_context *ctx, tn__dnn *dnn, const tn__attention *a) {
     padded_call p;
     pad_call(&p, a);
-    tn__sdpa_shape shape = shape_of(ctx, &p.a);
-    const tn__dnn_kept *k = tn__dnn_find(state, &shape, sizeof(shape));
-    bool refused = k && !k->plan;
-    char *block = refused ? NULL : tn__cuda_scratch(ctx, p.bytes);
-    if (!block) { /* our own kernels need none */
-        return TN_EUNSUPPORTED;
-    }
+    TN__SCRATCH(char, block, ctx, p.bytes);
+    if (!block) { return TN_EUNSUPPORTED; /* our own kernels need none */ }
     for (int i = 0; i < p.count; i++) {
         p.d[i].data = block + p.place[i];
     }
-    tn_status status = run_in_block(ctx, state, &p, block);
-    tn__cuda_scratch_free(ctx, block, p.bytes);
-    return status;
+    tn__sdpa_shape shape = shape_of(ctx, &p.a);
+    tn__dnn_work work = work_of(&shape, &p.a);
+    const tn__dnn_plan *plan;
+    tn_status status = tn__dnn_find(ctx, dnn, &work, &plan);
+    if (status == TN_OK) {
+        status = tn__cuda_check(cudaMemsetAsync(block, 0, p.input_bytes, tn__cuda_stream(ctx)),
+                                "attention's padding");
+    }
+    status = status == TN_OK ? copy_rows(ctx, &p, 0, p.inputs) : status;
+    status = status == TN_OK ? run_plan(ctx, dnn, &work, plan) : status;
+    return status == TN_OK ? copy_rows(ctx, &p, p.inputs, p.count) : status;
 }
 
 /* ---- Entries --------------------------------------------------------------------------------- */

@@ -18,7 +18,6 @@
 #include <float.h>
 #include <math.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 typedef tn__dnn_descriptor descriptor;
@@ -48,12 +47,6 @@ typedef struct graph {
     cudnnDataType_t type; /* of q, k, v */
     int64_t next_virtual;
 } graph;
-
-struct tn__sdpa_plan {
-    tn__dnn_plan base;
-    int64_t dq_parts, sums; /* bytes of those tensors, before cuDNN's own */
-    bool backward, causal;
-};
 
 /* ---- Tensors --------------------------------------------------------------------------------- */
 
@@ -300,27 +293,12 @@ static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
     return NULL;
 }
 
-/* NULL: no host memory. */
-static tn__sdpa_plan *plan_of(const tn__sdpa_shape *s, tn__dnn_plan base) {
-    tn__sdpa_plan *p = calloc(1, sizeof(*p));
-    if (!p) { return NULL; }
-    int64_t rows = s->batch * s->heads * s->queries, size = (int64_t)sizeof(float);
-    p->base = base;
-    p->backward = s->backward != 0;
-    p->causal = s->causal != 0;
-    p->sums = p->backward ? rows * size : 0;
-    p->dq_parts = p->backward && !s->deterministic ? rows * s->width * size : 0;
-    return p;
-}
-
 int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
-                   int most, tn__sdpa_plan **plans, char why[TN__DNN_WHY]) {
+                   int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
     graph g = {.base = {.dnn = dnn, .name = "attention", .why = why},
                .shape = shape,
                .type = shape->f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16,
                .next_virtual = FIRST_VIRTUAL};
-    tn__dnn_plan base[TN__SDPA_CHOICES];
-    int made = 0;
     const char *fault = known_fault(dnn->number, target.major, shape);
     snprintf(why, TN__DNN_WHY, "%s%s", fault ? "cuDNN: " : "", fault ? fault : "");
     if (fault) { return 0; }
@@ -329,59 +307,49 @@ int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__
     } else {
         forward_graph(&g);
     }
-    int count =
-        tn__dnn_plans(&g.base, target, shape->deterministic ? TN__DNN_NOTE(NONDETERMINISTIC) : 0,
-                      most < TN__SDPA_CHOICES ? most : TN__SDPA_CHOICES, base);
-    for (int i = 0; i < count; i++) {
-        plans[made] = plan_of(shape, base[i]);
-        if (plans[made]) {
-            made++;
-        } else {
-            dnn->BackendDestroyDescriptor(base[i].plan);
-        }
-    }
+    unsigned refused = shape->deterministic ? TN__DNN_NOTE(NONDETERMINISTIC) : 0;
+    int count = tn__dnn_plans(&g.base, target, refused, most, plans);
     tn__dnn_clear(&g.base);
-    return made;
-}
-
-void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *p) {
-    if (p) {
-        dnn->BackendDestroyDescriptor(p->base.plan);
-        free(p);
-    }
+    return count;
 }
 
 /* ---- Running --------------------------------------------------------------------------------- */
 
-/* Scratch memory: the parts of dq, the row sums, cuDNN's own. */
-static size_t round_bytes(int64_t bytes) {
-    return ((size_t)bytes + 255) / 256 * 256;
+/* Scratch memory: the parts of dq, if they are in memory, the row sums, cuDNN's own. */
+static size_t round_bytes(size_t bytes) {
+    return (bytes + 255) / 256 * 256;
 }
 
-size_t tn__sdpa_workspace(const tn__sdpa_plan *p) {
-    return round_bytes(p->dq_parts) + round_bytes(p->sums) + round_bytes(p->base.workspace);
+static size_t bytes_of_sums(const tn__sdpa_shape *s) {
+    return s->backward ? sizeof(float) * (size_t)(s->batch * s->heads * s->queries) : 0;
 }
 
-size_t tn__sdpa_zeroed(const tn__sdpa_plan *p) {
-    return (size_t)p->dq_parts;
+size_t tn__sdpa_zeroed(const tn__sdpa_shape *s) {
+    return s->deterministic ? 0 : bytes_of_sums(s) * (size_t)s->width;
 }
 
-cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle, const tn__sdpa_plan *p,
-                           const tn__sdpa_data *d, void *workspace) {
+size_t tn__sdpa_workspace(const tn__sdpa_shape *s, const tn__dnn_plan *p) {
+    return round_bytes(tn__sdpa_zeroed(s)) + round_bytes(bytes_of_sums(s)) +
+           round_bytes((size_t)p->workspace);
+}
+
+cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
+                           const tn__sdpa_shape *s, const tn__dnn_plan *p, const tn__sdpa_data *d,
+                           void *workspace) {
     /* Read before the call returns. `lowest` is what NVIDIA masks with in each version. */
     float scale = d->scale, lowest = dnn->number < 91000 ? -FLT_MAX : -INFINITY, one = 1;
-    char *parts = workspace, *sums = parts + round_bytes(p->dq_parts),
-         *own = sums + round_bytes(p->sums);
+    char *parts = workspace, *sums = parts + round_bytes(tn__sdpa_zeroed(s)),
+         *own = sums + round_bytes(bytes_of_sums(s));
     /* Exactly the tensors that the graph has. */
     int64_t name[14] = {Q, K, V, Y, LSE, SCALE, DY, DQ, DK, DV, ONE, ROW_SUMS, DQ_PARTS};
     void *address[14] = {d->q,  d->k,  d->v,  d->y, d->lse, &scale, d->dy,
                          d->dq, d->dk, d->dv, &one, sums,   parts};
-    int64_t count = !p->backward ? 6 : p->dq_parts > 0 ? 13 : 12;
-    if (p->causal) {
+    int64_t count = !s->backward ? 6 : s->deterministic ? 12 : 13;
+    if (s->causal) {
         name[count] = LOWEST;
         address[count++] = &lowest;
     }
-    return tn__dnn_run(dnn, handle, &p->base, count, name, address, own);
+    return tn__dnn_run(dnn, handle, p, count, name, address, own);
 }
 
 #endif

@@ -33,22 +33,18 @@ typedef struct tn__sdpa_data {
     float scale;
 } tn__sdpa_data;
 
-typedef struct tn__sdpa_plan tn__sdpa_plan;
-
-enum { TN__SDPA_CHOICES = 4 };
-
 /* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: see `why`. */
 int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
-                   int most, tn__sdpa_plan **plans, char why[TN__DNN_WHY]);
-void tn__sdpa_plan_free(const tn__cudnn_table *dnn, tn__sdpa_plan *plan);
+                   int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]);
 
 /* Bytes of scratch memory for a run, and how many of the first ones must be zeroed. */
-size_t tn__sdpa_workspace(const tn__sdpa_plan *plan);
-size_t tn__sdpa_zeroed(const tn__sdpa_plan *plan);
+size_t tn__sdpa_workspace(const tn__sdpa_shape *shape, const tn__dnn_plan *plan);
+size_t tn__sdpa_zeroed(const tn__sdpa_shape *shape);
 
 /* Queues it on the handle's stream. */
 cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
-                           const tn__sdpa_plan *plan, const tn__sdpa_data *data, void *workspace);
+                           const tn__sdpa_shape *shape, const tn__dnn_plan *plan,
+                           const tn__sdpa_data *data, void *workspace);
 
 #ifdef __cplusplus
 }

@@ -10,7 +10,7 @@
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
+__global__ void __launch_bounds__(tn__team_block<TEAM>())
     softmax_kernel(tn__rows y_rows, tn__rows x_rows, int64_t rows, int64_t n, bool log_form) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
@@ -57,7 +57,7 @@ static tn_status run_rows(const tn_op_call *c, bool log_form) {
 
 /* dx = y (dy - sum(dy y)), or dy - exp(y) sum(dy). */
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(TEAM == 32 ? TN_WARP_BLOCK : TEAM)
+__global__ void __launch_bounds__(tn__team_block<TEAM>())
     softmax_backward_kernel(tn__rows dx_rows, tn__rows y_rows, tn__rows dy_rows, int64_t rows,
                             int64_t n, bool log_form) {
     typedef typename tn__compute<T>::type C;

@@ -113,12 +113,8 @@ static tn_status run_sort(const tn_op_call *c, int dim, bool descending) {
     int64_t count = s.lines.total * s.length;
     if (count == 0 || s.kept == 0) { return TN_OK; }
     if (count > INT32_MAX) { return TN_EUNSUPPORTED; }
-    size_t bytes = tn__sort_bytes(count);
-    void *memory = tn__cuda_scratch(c->ctx, bytes);
-    if (!memory) { return TN_ENOMEM; }
-    tn_status status = sort_lines(c->ctx, s, tn__sort_in(memory, count));
-    tn__cuda_scratch_free(c->ctx, memory, bytes);
-    return status;
+    TN__SCRATCH(char, memory, c->ctx, tn__sort_bytes(count));
+    return memory ? sort_lines(c->ctx, s, tn__sort_in(memory, count)) : TN_ENOMEM;
 }
 
 static tn_status argsort_forward(const tn_op_call *c) {

@@ -40,14 +40,13 @@ static tn__sdpa_shape shape_of(int64_t batch, int64_t heads, int64_t groups, int
 /* The scratch memory of the first plan; fails if there is none. */
 static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape *shape,
                            size_t *zeroed) {
-    tn__sdpa_plan *plan = NULL;
+    tn__dnn_plan plan;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
     if (tn__sdpa_plans(dnn, target, shape, 1, &plan, why) != 1) { fail_msg("no plan: %s", why); }
-    size_t bytes = tn__sdpa_workspace(plan);
-    *zeroed = tn__sdpa_zeroed(plan);
-    tn__sdpa_plan_free(dnn, plan);
-    return bytes;
+    dnn->BackendDestroyDescriptor(plan.plan);
+    *zeroed = tn__sdpa_zeroed(shape);
+    return tn__sdpa_workspace(shape, &plan);
 }
 
 /* The plans of training; `fast`: also the backward that is not deterministic. */
@@ -87,7 +86,7 @@ PLAIN_TEST(test_b200) {
 static void expect_from(int number, const char *word, tn__dnn_target target,
                         const tn__sdpa_shape *shape) {
     tn__cudnn_table old = *dnn;
-    tn__sdpa_plan *plan = NULL;
+    tn__dnn_plan plan;
     char why[TN__DNN_WHY];
     old.number = number > 0 ? number - 1 : dnn->number;
     assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 0);
@@ -95,7 +94,7 @@ static void expect_from(int number, const char *word, tn__dnn_target target,
     if (number > 0) {
         old.number = number;
         assert_int_equal(tn__sdpa_plans(&old, target, shape, 1, &plan, why), 1);
-        tn__sdpa_plan_free(dnn, plan);
+        dnn->BackendDestroyDescriptor(plan.plan);
     }
 }
 
@@ -142,7 +141,7 @@ PLAIN_TEST(test_shapes) {
 /* A refusal has a reason, and leaves nothing behind. */
 PLAIN_TEST(test_refused) {
     cudnnBackendDescriptor_t device = described_device(dnn, "h200");
-    tn__sdpa_plan *plan = NULL;
+    tn__dnn_plan plan;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
     tn__sdpa_shape s = shape_of(2, 4, 4, 128, 1000); /* wider than any engine takes */

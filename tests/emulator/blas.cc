@@ -25,29 +25,22 @@ namespace {
 struct product {
     cublasComputeType_t compute;
     cudaDataType_t scale;
-    int32_t pointers = CUBLASLT_POINTER_MODE_HOST;
     int32_t transposed[2] = {CUBLAS_OP_N, CUBLAS_OP_N};
     uint32_t epilogue = CUBLASLT_EPILOGUE_DEFAULT;
     void *bias = nullptr;
-    int64_t bias_step = 0;
     int32_t bias_type = -1; /* -1: as D */
     void *aux = nullptr;
     int64_t aux_ld = 0;
-    int64_t aux_step = 0;
-    int32_t aux_type = -1;
 };
 
 struct layout {
     uint32_t type;
-    int32_t order = CUBLASLT_ORDER_COL;
     uint64_t rows, columns;
     int64_t ld;
     int32_t batch = 1;
     int64_t step = 0;
 
-    int64_t at(int64_t row, int64_t column) const {
-        return order == CUBLASLT_ORDER_COL ? row + column * ld : row * ld + column;
-    }
+    int64_t at(int64_t row, int64_t column) const { return row + column * ld; }
 };
 
 struct preference {
@@ -130,8 +123,6 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
                                               const void *value, size_t size) {
     product *p = (product *)description;
     switch (attribute) {
-    case CUBLASLT_MATMUL_DESC_POINTER_MODE:
-        return take_field(&p->pointers, value, size);
     case CUBLASLT_MATMUL_DESC_TRANSA:
         return take_field(&p->transposed[0], value, size);
     case CUBLASLT_MATMUL_DESC_TRANSB:
@@ -140,18 +131,12 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
         return take_field(&p->epilogue, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_POINTER:
         return take_field(&p->bias, value, size);
-    case CUBLASLT_MATMUL_DESC_BIAS_BATCH_STRIDE:
-        return take_field(&p->bias_step, value, size);
     case CUBLASLT_MATMUL_DESC_BIAS_DATA_TYPE:
         return take_field(&p->bias_type, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER:
         return take_field(&p->aux, value, size);
     case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_LD:
         return take_field(&p->aux_ld, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_BATCH_STRIDE:
-        return take_field(&p->aux_step, value, size);
-    case CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_DATA_TYPE:
-        return take_field(&p->aux_type, value, size);
     default:
         return CUBLAS_STATUS_INVALID_VALUE;
     }
@@ -159,12 +144,7 @@ cublasStatus_t cublasLtMatmulDescSetAttribute(cublasLtMatmulDesc_t description,
 
 cublasStatus_t cublasLtMatrixLayoutCreate(cublasLtMatrixLayout_t *result_layout, cudaDataType type,
                                           uint64_t rows, uint64_t columns, int64_t ld) {
-    layout *x = new layout;
-    x->type = type;
-    x->rows = rows;
-    x->columns = columns;
-    x->ld = ld;
-    *result_layout = (cublasLtMatrixLayout_t)x;
+    *result_layout = (cublasLtMatrixLayout_t) new layout{type, rows, columns, ld};
     return CUBLAS_STATUS_SUCCESS;
 }
 
@@ -178,16 +158,6 @@ cublasStatus_t cublasLtMatrixLayoutSetAttribute(cublasLtMatrixLayout_t descripti
                                                 const void *value, size_t size) {
     layout *x = (layout *)description;
     switch (attribute) {
-    case CUBLASLT_MATRIX_LAYOUT_TYPE:
-        return take_field(&x->type, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_ORDER:
-        return take_field(&x->order, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_ROWS:
-        return take_field(&x->rows, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_COLS:
-        return take_field(&x->columns, value, size);
-    case CUBLASLT_MATRIX_LAYOUT_LD:
-        return take_field(&x->ld, value, size);
     case CUBLASLT_MATRIX_LAYOUT_BATCH_COUNT:
         return take_field(&x->batch, value, size);
     case CUBLASLT_MATRIX_LAYOUT_STRIDED_BATCH_OFFSET:
@@ -245,8 +215,7 @@ static size_t element_size(uint32_t type) {
 }
 
 static bool has_bias(uint32_t epilogue) {
-    return epilogue &
-           (CUBLASLT_EPILOGUE_BIAS | 16 | CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB);
+    return epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
 }
 
 static bool has_aux(uint32_t epilogue) {
@@ -262,8 +231,6 @@ static bool known_epilogue(uint32_t epilogue) {
     case CUBLASLT_EPILOGUE_GELU_AUX:
     case CUBLASLT_EPILOGUE_GELU_AUX_BIAS:
     case CUBLASLT_EPILOGUE_DGELU:
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-    case CUBLASLT_EPILOGUE_BGRADA:
     case CUBLASLT_EPILOGUE_BGRADB:
         return true;
     default:
@@ -278,9 +245,8 @@ static bool known_types(const problem &q) {
         return same && out == in && q.p.compute == CUBLAS_COMPUTE_64F && q.p.scale == CUDA_R_64F;
     }
     bool wide = in == CUDA_R_32F, narrow = in == CUDA_R_16BF || in == CUDA_R_16F;
-    bool compute = q.p.compute == CUBLAS_COMPUTE_32F ||
-                   q.p.compute == CUBLAS_COMPUTE_32F_PEDANTIC ||
-                   (wide && q.p.compute == CUBLAS_COMPUTE_32F_FAST_TF32);
+    bool compute =
+        q.p.compute == CUBLAS_COMPUTE_32F || (wide && q.p.compute == CUBLAS_COMPUTE_32F_FAST_TF32);
     return same && (wide || narrow) && (out == in || (narrow && out == CUDA_R_32F)) && compute &&
            q.p.scale == CUDA_R_32F;
 }
@@ -293,9 +259,7 @@ static bool known_sizes(const problem &q) {
                  (tb ? b.rows : b.columns) == d.columns && q.x[2].rows == d.rows &&
                  q.x[2].columns == d.columns;
     for (const layout &x : q.x) {
-        int64_t least = (int64_t)(x.order == CUBLASLT_ORDER_COL ? x.rows : x.columns);
-        right = right && x.ld >= least && x.batch == d.batch && x.batch > 0 &&
-                (x.order == CUBLASLT_ORDER_COL || x.order == CUBLASLT_ORDER_ROW);
+        right = right && x.ld >= (int64_t)x.rows && x.batch == d.batch && x.batch > 0;
     }
     return right;
 }
@@ -309,25 +273,16 @@ static uint32_t alignment_of(const void *address) {
 static cublasStatus_t check_problem(const problem &q) {
     uint32_t e = q.p.epilogue, out = q.x[3].type;
     if (!known_sizes(q)) { return CUBLAS_STATUS_INVALID_VALUE; }
-    if (!known_types(q) || !known_epilogue(e) || q.p.pointers != CUBLASLT_POINTER_MODE_HOST) {
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
+    if (!known_types(q) || !known_epilogue(e)) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     if ((q.p.bias && !has_bias(e)) || (q.p.aux && !has_aux(e))) { /* "is NOT allowed for {}" */
         return CUBLAS_STATUS_INVALID_VALUE;
     }
-    /* "BGRADA only works with non-transposed A", "BGRADB only works with transposed B" */
-    if ((e == CUBLASLT_EPILOGUE_BGRADA && q.p.transposed[0] != CUBLAS_OP_N) ||
-        (e == CUBLASLT_EPILOGUE_BGRADB && q.p.transposed[1] == CUBLAS_OP_N)) {
-        return CUBLAS_STATUS_NOT_SUPPORTED;
+    if (e == CUBLASLT_EPILOGUE_BGRADB && q.p.transposed[1] == CUBLAS_OP_N) {
+        return CUBLAS_STATUS_NOT_SUPPORTED; /* "BGRADB only works with transposed B" */
     }
     if (e == CUBLASLT_EPILOGUE_DEFAULT) { return CUBLAS_STATUS_SUCCESS; }
-    bool types = (q.p.bias_type == -1 || q.p.bias_type == (int32_t)out) &&
-                 (q.p.aux_type == -1 || q.p.aux_type == (int32_t)out);
-    bool extra = e != CUBLASLT_EPILOGUE_BIAS && e != CUBLASLT_EPILOGUE_GELU_BIAS;
-    if (out == CUDA_R_64F || !types || q.x[3].order != CUBLASLT_ORDER_COL ||
-        (extra && q.x[3].batch > 1)) {
-        return CUBLAS_STATUS_NOT_SUPPORTED;
-    }
+    bool type = q.p.bias_type == -1 || q.p.bias_type == (int32_t)out;
+    if (out == CUDA_R_64F || !type || q.x[3].batch > 1) { return CUBLAS_STATUS_NOT_SUPPORTED; }
     if (has_aux(e) &&
         (!q.p.aux || (uintptr_t)q.p.aux % 16 != 0 || q.p.aux_ld % 8 != 0 || q.p.aux_ld < q.m)) {
         return CUBLAS_STATUS_INVALID_VALUE;
@@ -460,14 +415,12 @@ static void row_product(T *row, const T *a, const T *b, int64_t n, int64_t k, ui
     }
 }
 
-/* The sums over k of op(A)'s rows or op(B)'s columns. */
-template <typename T>
-static void store_input_sums(const problem &q, const std::vector<T> &a, const std::vector<T> &b) {
-    bool of_a = q.p.epilogue == CUBLASLT_EPILOGUE_BGRADA;
-    for (int64_t i = 0; i < (of_a ? q.m : q.n); i++) {
+/* The sums over k of op(B)'s columns. */
+template <typename T> static void store_input_sums(const problem &q, const std::vector<T> &b) {
+    for (int64_t i = 0; i < q.n; i++) {
         T sum = 0;
         for (int64_t l = 0; l < q.k; l++) {
-            sum += of_a ? a[(size_t)(i * q.k + l)] : b[(size_t)(l * q.n + i)];
+            sum += b[(size_t)(l * q.n + i)];
         }
         put_element(q.x[3].type, q.p.bias, i, (double)sum);
     }
@@ -481,17 +434,17 @@ struct operands {
 };
 } // namespace
 
-/* Finishes one element from its accumulator; returns what DGELU_BGRAD sums. */
-static double finish_element(const problem &q, double value, int64_t i, int64_t j,
-                             const char *bias) {
+/* Finishes one element from its accumulator. */
+static double finish_element(const problem &q, double value, int64_t i, int64_t j) {
     uint32_t e = q.p.epilogue, type = q.x[3].type;
-    if (e & CUBLASLT_EPILOGUE_BIAS) { value += get_element(type, bias, i); }
+    if (e & CUBLASLT_EPILOGUE_BIAS) { value += get_element(type, q.p.bias, i); }
     if (e & CUBLASLT_EPILOGUE_GELU) {
         if (has_aux(e)) { put_element(type, q.p.aux, i + j * q.p.aux_ld, value); }
         return gelu_tanh(value);
     }
-    bool slope = (e & CUBLASLT_EPILOGUE_DGELU) == CUBLASLT_EPILOGUE_DGELU;
-    return slope ? value * gelu_slope(get_element(type, q.p.aux, i + j * q.p.aux_ld)) : value;
+    return e == CUBLASLT_EPILOGUE_DGELU
+               ? value * gelu_slope(get_element(type, q.p.aux, i + j * q.p.aux_ld))
+               : value;
 }
 
 template <typename T>
@@ -510,11 +463,8 @@ static void multiply_matrices(const problem &q, const operands &o, uint32_t part
                 (*x)[i] = (T)round_factor((double)(*x)[i]);
             }
         }
-        const char *bias =
-            (const char *)q.p.bias + s * q.p.bias_step * (int64_t)element_size(q.x[3].type);
         char *d = o.d + s * q.x[3].step * (int64_t)element_size(q.x[3].type);
         for (int64_t i = 0; i < q.m; i++) {
-            T sum = 0;
             row_product(row.data(), &a[(size_t)(i * q.k)], b.data(), q.n, q.k, parts,
                         partial.data());
             for (int64_t j = 0; j < q.n; j++) {
@@ -522,17 +472,11 @@ static void multiply_matrices(const problem &q, const operands &o, uint32_t part
                 if (o.beta != 0) {
                     value += (T)o.beta * (T)get_element(q.x[2].type, data(2, o.c), q.x[2].at(i, j));
                 }
-                value = (T)finish_element(q, (double)value, i, j, bias);
-                put_element(q.x[3].type, d, q.x[3].at(i, j), (double)value);
-                sum += value;
-            }
-            if (q.p.epilogue == CUBLASLT_EPILOGUE_DGELU_BGRAD) {
-                put_element(q.x[3].type, q.p.bias, i, (double)sum);
+                put_element(q.x[3].type, d, q.x[3].at(i, j),
+                            finish_element(q, (double)value, i, j));
             }
         }
-        if (q.p.epilogue & (CUBLASLT_EPILOGUE_BGRADA | CUBLASLT_EPILOGUE_BGRADB)) {
-            store_input_sums(q, a, b);
-        }
+        if (q.p.epilogue == CUBLASLT_EPILOGUE_BGRADB) { store_input_sums(q, b); }
     }
 }
 
@@ -561,10 +505,6 @@ static const char *epilogue_text(uint32_t epilogue) {
         return "GELU_AUX_BIAS";
     case CUBLASLT_EPILOGUE_DGELU:
         return "DGELU";
-    case CUBLASLT_EPILOGUE_DGELU_BGRAD:
-        return "DGELU_BGRAD";
-    case CUBLASLT_EPILOGUE_BGRADA:
-        return "BGRADA";
     case CUBLASLT_EPILOGUE_BGRADB:
         return "BGRADB";
     default:
