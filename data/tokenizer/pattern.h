@@ -19,18 +19,13 @@ void tn__pattern_free(tn__pattern *p);
 const char *tn__pattern_text(const tn__pattern *p);
 bool tn__pattern_is_literal(const tn__pattern *p);
 
-/* The expression in PCRE2's syntax, for the caller to free. NULL after raising, as above: what is
- * not known to mean the same is refused. */
-char *tn__pattern_translate(const char *text, const char *operation, const char *where);
-#define TN__PATTERN_WRONG "%s: the pattern is not understood: %s (at byte %zu of it)"
-
 /* What else matching needs; used by one thread at a time. NULL after raising TN_ENOMEM. */
 typedef struct tn__matching tn__matching;
 tn__matching *tn__matching_new(void);
 void tn__matching_free(tn__matching *m);
 
-/* Call before the pieces of a text of this many bytes: together they may backtrack a number of
- * steps, in proportion to its length, that no sound expression needs. */
+/* Call before the pieces of a text of this many bytes: together they may take a number of steps, in
+ * proportion to its length, that no sound expression needs. */
 void tn__matching_begin(tn__matching *m, size_t bytes);
 /* Call before the pieces of a part of it, which begins `at` bytes into the text. */
 void tn__matching_part(tn__matching *m, const char *part, size_t at);

@@ -318,6 +318,10 @@ TEST(patterns_without_end) {
     never_ends(nested, 100000, 20, "cannot cut byte");
     never_ends(nested, 100000, 12, "cannot cut byte");
     never_ends(SPLIT("(a+a+)+b|."), 100000, SIZE_MAX, "cannot cut byte 2 of a text");
+    /* one step to the end from each byte: noticed within the first few hundred */
+    never_ends(SPLIT("[^#]*+##|[^#]"), 100000, SIZE_MAX,
+               "\"[^#]*+##|[^#]\" cannot cut byte 264 of");
+    never_ends(SPLIT("a(?=a*b)|."), 100000, SIZE_MAX, "\"a(?=a*b)|.\" cannot cut byte");
     tn_tokenizer *t = load_parts(small_pairs, SPLIT("x*"), ""); /* matches nothing, everywhere */
     assert_non_null(t);
     EXPECT_IDS(t, "hello\xc3\xa4", false, 'h', 'e', 'l', 'l', 'o', 0xc3, 0xa4);
