@@ -16,6 +16,7 @@ enum { SHOWN = 10 };
 
 typedef struct plan_command {
     const char *model; /* by name, or a folder */
+    double price;      /* per rank and hour; 0: not given */
     bool search, json;
     tn__plan_options plan;
 } plan_command;
@@ -95,7 +96,7 @@ static double given_or(double given, double unit, double usual) {
 
 static const char about[] =
     "Says what training a language model on many ranks takes before there are any: bytes of a "
-    "rank, seconds of a step, and where they go.\n\n"
+    "rank, seconds of a step, where they go, and what they cost.\n\n"
     "Bytes at rest are exact. The peak and all times are modelled, from a device's numbers and "
     "links: those of --gpu, among eight in a host.\v"
     "Without --mesh every rank has a copy. The exit status is 1 when a plan cannot be made or "
@@ -139,6 +140,7 @@ static tn_status parse_command(plan_command *c, int argc, char **argv) {
         {"host-link", 0, "X", "GB/s between ranks of a host", .real = &given.host_link},
         {"network-link", 0, "X", "GB/s of a rank to other hosts", .real = &given.network_link},
         {.help = ""},
+        {"price", 0, "X", "Of a rank for an hour: says what tokens cost", .real = &c->price},
         {"json", 0, NULL, "Each plan as a line of JSON", .flag = &c->json},
         {0},
     };
@@ -196,7 +198,7 @@ static void say_plan(const plan_command *c, const tn__plan_result *p) {
     say_share("the optimiser", p->optimiser, p->seconds);
 }
 
-static void say_table(const tn__plan_result *plans, int count) {
+static void say_table(const plan_command *c, const tn__plan_result *plans, int count) {
     printf("modelled:\n%4s %4s %5s %4s %4s %5s %9s %9s %9s %9s %9s %6s\n", "pp", "dp", "shard",
            "cp", "tp", "stage", "recompute", "GB", "s", "tokens/s", "computing", "share");
     for (int i = 0; i < count; i++) {
@@ -205,6 +207,11 @@ static void say_table(const tn__plan_result *plans, int count) {
                p->shard, p->cp, p->tp, p->stage, p->recompute ? "yes" : "no", (double)p->peak / 1e9,
                p->seconds, p->tokens / p->seconds, 100 * p->compute / p->seconds,
                100 * p->utilisation);
+    }
+    if (c->price > 0) {
+        double hours = 1e9 * plans->seconds / plans->tokens / 3600;
+        printf("modelled: %.4g for a billion tokens of the first, in %.4g hours\n",
+               c->price * c->plan.ranks * hours, hours);
     }
 }
 
@@ -260,7 +267,7 @@ int plan_main(int argc, char **argv) {
     } else if (count > 0) {
         say_head(&c, plans);
         if (!c.search) { say_plan(&c, plans); }
-        say_table(plans, count);
+        say_table(&c, plans, count);
     }
     return 0;
 }

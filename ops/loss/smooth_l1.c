@@ -33,7 +33,7 @@ const tn_op tn__op_smooth_l1 = {
     .shape = smooth_l1_shape,
     .compose = smooth_l1_compose,
     .flags = TN_OP_WIDE,
-    /* With beta 0 it is l1, whose slope where x is target is 0 here, and not in PyTorch. */
+    /* Where x is target the slope for beta 0 is 0, as in PyTorch 2; in 1.13 it was -1. */
     .samples = "{-1:1} * *; * * reduction='sum', beta=0.3; "
                "{0.1:1, -1:0} * * reduction='none', beta=0.0; {-1:0, 0.1:1} [3, 4] [3, 4] beta=0.0",
     .sample_args = &(const tn__loss_args){TN_MEAN, 1.0},

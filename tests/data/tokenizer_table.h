@@ -1,4 +1,5 @@
-/* Made by make_tokenizer_table.py, by which it can be made again: the ids of a text by each pattern. */
+/* Made by make_tokenizer_table.py, by which it can be made again: the ids of a text by each
+ * pattern. */
 /* clang-format off */
 enum { TABLE_VOCAB = 400, TABLE_PATTERNS = 3 };
 static const char table_text[] =

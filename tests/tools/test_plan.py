@@ -3,6 +3,7 @@
 tests/parallel/test_plan.c; no number here is of time."""
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -128,6 +129,13 @@ def searching():
     out = planned("--model", "gpt2", "--ranks", 8, "--batch", 1, "--tokens", 65536, "--search")
     same(len(out.splitlines()), 13)
     refused(1, "no mesh of 8 ranks fits in 0.1 GB", "--ranks", 8, "--memory", 0.1, "--search")
+
+
+@test
+def cost():
+    cheap, dear = planned("--ranks", 2, "--price", 2), numbers("--ranks", 2)
+    paid, hours = (float(word) for word in re.findall(r"modelled: (\S+) for a billion tokens of the first, in (\S+) hours", cheap)[0])
+    holds(abs(hours / (1e9 * dear["seconds"] / dear["tokens"] / 3600) - 1) < 1e-3 and abs(paid / (2 * 2 * hours) - 1) < 1e-3, cheap)
 
 
 @test
