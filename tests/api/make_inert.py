@@ -79,7 +79,7 @@ QUIET = set("""
     progress_note progress_resume progress_step progress_utilisation release remove_hook requires_grad
     rpc_done run_board run_count run_done run_draw run_log run_next run_step run_stop
     run_utilisation run_validates run_value safetensors_count safetensors_has safetensors_metadata safetensors_name
-    sample_add sample_binary sample_unary scaler_skipped scaler_where search_best search_folder search_report
+    sample_add scaler_skipped scaler_where search_best search_folder search_report
     search_steps search_trial sequential_of setup_finish setup_flops shards_writer_shards shards_writer_tokens
     store_server_port tokenizer_size tokenizer_special work_done zero_grad
 """.split())

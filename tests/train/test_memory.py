@@ -94,7 +94,7 @@ def without_memory(top, whole):
     output = run(make_folder(top, "alone"), 0, "--memory-every", str(MEMORY))
     check(output.count("not saved in memory: no launcher") == 1, output)
     output = killed(top, "missing", whole, 170, before="export TERN_MEMORY_DIR=/nowhere/at/all")
-    check(len(re.findall(r"step 4 and later ones are not saved in memory: .*/nowhere/at/all", output)) == 1, output)
+    check(len(re.findall(r"(?m)^\[0\] tern warn: step 4 and later ones are not saved in memory: .*/nowhere/at/all", output)) == 1, output)
     check(continued(output) % SAVE == 0, output)
 
 
