@@ -180,7 +180,7 @@ static tn_status pictures_get(tn_dataset *self, tn_example e, void *x, void *y) 
     for (size_t p = 0; p < d->x_bytes; p++) {
         ((float *)x)[p] = (float)pixels[p] / 255.0f;
     }
-    memcpy(y, row_at(d->y, d->y_bytes, e.index), d->y_bytes);
+    if (d->y) { memcpy(y, row_at(d->y, d->y_bytes, e.index), d->y_bytes); }
     return TN_OK;
 }
 

@@ -91,9 +91,10 @@ typedef struct finding {
     const char *folder;
 } finding;
 
-/* A class for each folder in it. */
+/* A class for each folder in it; what else is beside them does not matter. */
 static bool find_image(const tn__folder_entry *w, void *user) {
     const finding *f = user;
+    if (w->missing) { return w->level == 1; }
     if (w->level == 0 && !w->folder) {
         return tn__fail(TN_EIO, "image_folder", "%s: %s", w->path, strerror(ENOTDIR));
     }

@@ -11,10 +11,8 @@
 #include "tern/sys/tensor.h"
 #include "text/utf8.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* In the digest's place while it is computed. */
 static const char no_digest[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";

@@ -307,6 +307,7 @@ static tn_status check_recorded(tn_values in, tn_values out, double tolerance, d
             all.weight[all.n++] = random_like(out.v[i], 900 + (uint64_t)i);
         }
     }
+    if (all.n == 0 || leaves.n == 0) { return tn_error(); }
     compare_recorded(leaves, &all, tolerance, largest);
     for (int i = 0; i < all.n && all.n > 1; i++) {
         arrivals one = {.root = {all.root[i]}, .weight = {all.weight[i]}, .n = 1};
@@ -346,8 +347,7 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
     return check_recorded(in, apply_sample(&f, in), 1e-9, INFINITY);
 }
 
-/* ---- Dtypes, orders in memory, and subsets of gradients ----------------------------------------
- */
+/* ---- Dtypes, orders in memory, subsets of gradients ------------------------------------------ */
 
 /* A program's own operation may lack the small dtypes: that is no error. */
 static bool is_left_out(const tn_op *op, tn_dtype dtype) {

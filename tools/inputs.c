@@ -2,12 +2,11 @@
 
 #include "core/folder.h"
 #include "core/memory.h"
+#include "data/corpus/sources.h"
 
 #include <stdlib.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-enum { DEEPEST = 32 /* folders within each other; a link to itself would never end */ };
 
 /* Existing files that would be replaced. */
 typedef struct outputs {
@@ -63,7 +62,7 @@ static void look_at(const outputs *o, const char *path, int deep) {
             return;
         }
     }
-    if (S_ISDIR(about.st_mode) && deep <= DEEPEST) {
+    if (S_ISDIR(about.st_mode) && deep <= TN__FOLDERS_MOST) {
         tn__folder_each(path, look_at_name, &(level){o, path, deep}, "outputs");
     }
 }

@@ -1,4 +1,4 @@
-/* A convolution, or one of its gradients, as a cuDNN graph, and the plan that runs it. conv_dnn.c
+/* A convolution, or one of its gradients, as a cuDNN graph, and the plan that runs it. dnn.c
  * keeps a device's plans; a test builds plans for devices that are only described, not present. */
 #ifndef TERN_BACKENDS_CUDA_CONV_GRAPH_H
 #define TERN_BACKENDS_CUDA_CONV_GRAPH_H

@@ -141,6 +141,11 @@ static kept_plan *find_kept(const dnn_state *state, const tn__dnn_work *work) {
     return k;
 }
 
+bool tn__dnn_refused(const tn__dnn *dnn, const tn__dnn_work *work) {
+    const kept_plan *k = find_kept((const dnn_state *)dnn, work);
+    return k && !k->usable;
+}
+
 tn_status tn__dnn_find(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
                        const tn__dnn_plan **plan) {
     dnn_state *state = (dnn_state *)dnn;

@@ -55,6 +55,8 @@ void tn__dnn_close(tn__dnn *dnn);
 /* The plan for this shape, which the device keeps. TN_EUNSUPPORTED: cuDNN has none. */
 tn_status tn__dnn_find(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
                        const tn__dnn_plan **plan);
+/* Whether it is known that cuDNN has none. */
+bool tn__dnn_refused(const tn__dnn *dnn, const tn__dnn_work *work);
 
 /* A run's status for the entry to return; notes a failure, or the launch, under the name `what`. */
 tn_status tn__dnn_status(tn_context *ctx, cudnnStatus_t status, const char *what);

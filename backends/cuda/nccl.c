@@ -237,8 +237,7 @@ static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
 
 /* NCCL's integer means overflow in the sum and ours do not: only means of floats are left to it. */
 static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
-    bool is_float =
-        t->dtype == TN_F32 || t->dtype == TN_F64 || t->dtype == TN_BF16 || t->dtype == TN_F16;
+    bool is_float = tn__is_float(t->dtype);
     switch (t->reduce) {
     case TN_MEAN:
         *op = ncclAvg;

@@ -224,13 +224,14 @@ static tn_status copy_rows(tn_context *ctx, const padded_call *p, int first, int
 static tn_status run_padded(tn_context *ctx, tn__dnn *dnn, const tn__attention *a) {
     padded_call p;
     pad_call(&p, a);
+    tn__sdpa_shape shape = shape_of(ctx, &p.a);
+    tn__dnn_work work = work_of(&shape, &p.a);
+    if (tn__dnn_refused(dnn, &work)) { return TN_EUNSUPPORTED; }
     TN__SCRATCH(char, block, ctx, p.bytes);
     if (!block) { return TN_EUNSUPPORTED; /* our own kernels need none */ }
     for (int i = 0; i < p.count; i++) {
         p.d[i].data = block + p.place[i];
     }
-    tn__sdpa_shape shape = shape_of(ctx, &p.a);
-    tn__dnn_work work = work_of(&shape, &p.a);
     const tn__dnn_plan *plan;
     tn_status status = tn__dnn_find(ctx, dnn, &work, &plan);
     if (status == TN_OK) {

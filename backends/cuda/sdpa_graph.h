@@ -1,4 +1,4 @@
-/* Attention as a graph of cuDNN's backend API, and the plan that runs it. sdpa.c keeps a device's
+/* Attention as a graph of cuDNN's backend API, and the plan that runs it. dnn.c keeps a device's
  * plans; a test builds plans for devices that are not present.
  */
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H

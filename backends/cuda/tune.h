@@ -1,4 +1,4 @@
-/* Choosing among ways to do the same work by timing them: gemm.c, sdpa.c, conv_dnn.c. */
+/* Choosing among ways to do the same work by timing them: gemm.c, dnn.c. */
 #ifndef TERN_BACKENDS_CUDA_TUNE_H
 #define TERN_BACKENDS_CUDA_TUNE_H
 

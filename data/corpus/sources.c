@@ -10,8 +10,6 @@
 #include <string.h>
 #include <sys/stat.h>
 
-enum { DEEPEST = 32 /* folders within each other; a link to itself would never end */ };
-
 /* ---- Walking --------------------------------------------------------------------------------- */
 
 typedef struct walk {
@@ -29,20 +27,20 @@ static int compare_names(const struct dirent **a, const struct dirent **b) {
     return strcmp((*a)->d_name, (*b)->d_name);
 }
 
-static bool raise_errno(const walk *k, const char *path) {
-    return tn__fail(tn__status_of(errno), k->operation, "%s: %s", path, strerror(errno));
+static bool raise_errno(const walk *k, const char *path, int error) {
+    return tn__fail(tn__status_of(error), k->operation, "%s: %s", path, strerror(error));
 }
 
 static bool walk_path(const walk *k, const char *path, int level);
 
 static bool walk_folder(const walk *k, const char *path, int level) {
     struct dirent **names = NULL;
-    if (level > DEEPEST) {
+    if (level > TN__FOLDERS_MOST) {
         return tn__fail(TN_EVALUE, k->operation, "%s: nested %d folders deep (a link to itself?)",
                         path, level);
     }
     int count = scandir(path, &names, is_visible, compare_names);
-    bool more = count >= 0 || raise_errno(k, path);
+    bool more = count >= 0 || raise_errno(k, path, errno);
     for (int i = 0; i < count; i++) {
         char *inner = more ? tn__folder_path(path, names[i]->d_name, k->operation) : NULL;
         more = inner && walk_path(k, inner, level + 1);
@@ -55,7 +53,11 @@ static bool walk_folder(const walk *k, const char *path, int level) {
 
 static bool walk_path(const walk *k, const char *path, int level) {
     struct stat about;
-    if (stat(path, &about) != 0) { return raise_errno(k, path); }
+    if (stat(path, &about) != 0) {
+        int error = errno;
+        tn__folder_entry w = {.path = path, .level = level, .missing = true};
+        return k->visit(&w, k->user) || raise_errno(k, path, error);
+    }
     tn__folder_entry w = {.path = path,
                           .level = level,
                           .folder = S_ISDIR(about.st_mode),
@@ -75,7 +77,7 @@ bool tn__folder_walk(const char *path, bool (*visit)(const tn__folder_entry *w, 
 
 static bool add_source(const tn__folder_entry *w, void *user) {
     tn__sources *s = user;
-    if (w->folder) { return true; }
+    if (w->folder || w->missing) { return w->folder; }
     if (!tn__grow(&s->list, s->count + 1, &s->capacity, sizeof(*s->list), "corpus")) {
         return false;
     }

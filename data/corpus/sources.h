@@ -5,9 +5,13 @@
 
 #include "tern/data.h"
 
+/* Folders within each other; a link to itself would never end. */
+enum { TN__FOLDERS_MOST = 32 };
+
 typedef struct tn__folder_entry {
     const char *path;
     int level;           /* 0: the path given, 1: in this folder, … */
+    bool missing;        /* no such file: the rest is 0; false from `visit` is an error */
     bool folder;         /* before what is in it */
     int64_t bytes, time; /* when it was changed last, in ns */
 } tn__folder_entry;

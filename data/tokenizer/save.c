@@ -49,7 +49,7 @@ static int compare_pairs(const void *a, const void *b) {
 
 static bool sort_pairs(saver *s) {
     const tn__pairs *all = &s->t->pairs;
-    s->pairs = tn__malloc_for(all->count * sizeof(tn__pair), OPERATION);
+    s->pairs = tn__malloc_for(all->count * sizeof(tn__pair), s->text.operation);
     if (!s->pairs) { return false; }
     for (uint32_t i = 0; all->entries && i <= all->mask; i++) {
         if (all->entries[i].left >= 0) { s->pairs[s->pair_count++] = all->entries[i]; }

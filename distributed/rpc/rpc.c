@@ -259,6 +259,7 @@ static bool await_ends(tn_rpc *r, double deadline, double timeout) {
     pthread_mutex_lock(&r->lock);
     while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone &&
            tn__rpc_await(r, deadline)) {}
+    missing = missing_rank(r); /* the last end may have come with the deadline */
     if (missing >= 0 && r->peers[missing].gone) { why = r->first_lost->why; }
     pthread_mutex_unlock(&r->lock);
     if (why) {

@@ -1,4 +1,4 @@
-/* Calls between ranks: how the files fit together. Each uses only what is above it.
+/* Calls between ranks: how the files fit together.
  *
  *     frame.c         the bytes between two ranks, without sockets
  *     values.c        tensors as the body of a frame

@@ -69,14 +69,17 @@ static tn__rpc_frame *error_reply(tn__rpc_head h) {
 
 /* Takes the call over. */
 static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
-    TN_SCOPE;
     const tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
     tn__served = &serving;
     tn__rpc_head h = {.kind = TN__RPC_REPLY,
                       .number = call->head.number,
                       .subject = TN__RPC_HEAD + call->head.bytes};
-    tn__rpc_frame *reply = run_call(r, call, h);
-    reply = reply ? reply : error_reply(h);
+    tn__rpc_frame *reply;
+    {
+        TN_SCOPE; /* what its end raises is no later call's */
+        reply = run_call(r, call, h);
+        reply = reply ? reply : error_reply(h);
+    }
     tn__served = NULL;
     if (reply) { tn__rpc_send(r, call->from, reply); }
     tn_error_clear();

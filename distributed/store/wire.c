@@ -7,13 +7,14 @@
 
 static const char magic[4] = {'T', 'E', 'R', 'N'};
 
-void tn__put_number(uint8_t *to, int bytes, uint64_t value) {
+/* A number of so many bytes. */
+static void put_number(uint8_t *to, int bytes, uint64_t value) {
     for (int i = 0; i < bytes; i++) {
         to[i] = (uint8_t)(value >> 8 * i);
     }
 }
 
-uint64_t tn__get_number(const uint8_t *from, int bytes) {
+static uint64_t get_number(const uint8_t *from, int bytes) {
     uint64_t value = 0;
     for (int i = 0; i < bytes; i++) {
         value |= (uint64_t)from[i] << 8 * i;
@@ -23,14 +24,14 @@ uint64_t tn__get_number(const uint8_t *from, int bytes) {
 
 void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE]) {
     memcpy(to, magic, sizeof(magic));
-    tn__put_number(to + 4, 2, TN__WIRE_VERSION);
-    tn__put_number(to + 6, 2, 0);
+    put_number(to + 4, 2, TN__WIRE_VERSION);
+    put_number(to + 6, 2, 0);
     memcpy(to + 8, nonce, TN__NONCE);
 }
 
 bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version) {
     memcpy(nonce, from + 8, TN__NONCE);
-    *version = (int)tn__get_number(from + 4, 2);
+    *version = (int)get_number(from + 4, 2);
     return memcmp(from, magic, sizeof(magic)) == 0;
 }
 
@@ -73,39 +74,38 @@ bool tn__client_proved(const char *token, const tn__bond *bond, const uint8_t sa
 }
 
 void tn__request_write(uint8_t to[TN__REQUEST_HEAD], const tn__request *r) {
-    tn__put_number(to, 1, r->kind);
-    tn__put_number(to + 1, 1, r->key_bytes);
-    tn__put_number(to + 2, 2, 0);
-    tn__put_number(to + 4, 4, r->bytes);
-    tn__put_number(to + 8, 4, r->expected_bytes);
-    tn__put_number(to + 12, 8, (uint64_t)r->number);
-    tn__put_number(to + 20, 8, r->microseconds);
+    put_number(to, 1, r->kind);
+    put_number(to + 1, 1, r->key_bytes);
+    put_number(to + 2, 2, 0);
+    put_number(to + 4, 4, r->bytes);
+    put_number(to + 8, 4, r->expected_bytes);
+    put_number(to + 12, 8, (uint64_t)r->number);
+    put_number(to + 20, 8, r->microseconds);
 }
 
 bool tn__request_read(const uint8_t from[TN__REQUEST_HEAD], tn__request *r) {
-    *r = (tn__request){.kind = (tn_store_kind)tn__get_number(from, 1),
-                       .key_bytes = (uint32_t)tn__get_number(from + 1, 1),
-                       .bytes = (uint32_t)tn__get_number(from + 4, 4),
-                       .expected_bytes = (uint32_t)tn__get_number(from + 8, 4),
-                       .number = (int64_t)tn__get_number(from + 12, 8),
-                       .microseconds = tn__get_number(from + 20, 8)};
+    *r = (tn__request){.kind = (tn_store_kind)get_number(from, 1),
+                       .key_bytes = (uint32_t)get_number(from + 1, 1),
+                       .bytes = (uint32_t)get_number(from + 4, 4),
+                       .expected_bytes = (uint32_t)get_number(from + 8, 4),
+                       .number = (int64_t)get_number(from + 12, 8),
+                       .microseconds = get_number(from + 20, 8)};
     bool has_value = r->kind == TN_STORE_SET || r->kind == TN_STORE_COMPARE_SET;
-    return r->kind >= TN_STORE_SET && r->kind <= TN_STORE_DELETE &&
-           tn__get_number(from + 2, 2) == 0 && r->key_bytes > 0 &&
-           r->bytes <= (has_value ? TN_STORE_VALUE : 0) &&
+    return r->kind >= TN_STORE_SET && r->kind <= TN_STORE_DELETE && get_number(from + 2, 2) == 0 &&
+           r->key_bytes > 0 && r->bytes <= (has_value ? TN_STORE_VALUE : 0) &&
            r->expected_bytes <= (r->kind == TN_STORE_COMPARE_SET ? TN_STORE_VALUE : 0);
 }
 
 void tn__reply_write(uint8_t to[TN__REPLY_HEAD], const tn__reply *r) {
-    tn__put_number(to, 4, r->status);
-    tn__put_number(to + 4, 4, r->bytes);
-    tn__put_number(to + 8, 8, (uint64_t)r->number);
+    put_number(to, 4, r->status);
+    put_number(to + 4, 4, r->bytes);
+    put_number(to + 8, 8, (uint64_t)r->number);
 }
 
 bool tn__reply_read(const uint8_t from[TN__REPLY_HEAD], tn__reply *r) {
-    *r = (tn__reply){.status = (tn_status)tn__get_number(from, 4),
-                     .bytes = (uint32_t)tn__get_number(from + 4, 4),
-                     .number = (int64_t)tn__get_number(from + 8, 8)};
+    *r = (tn__reply){.status = (tn_status)get_number(from, 4),
+                     .bytes = (uint32_t)get_number(from + 4, 4),
+                     .number = (int64_t)get_number(from + 8, 8)};
     uint32_t most = r->status == TN_OK ? TN_STORE_VALUE : TN_STORE_WHY - 1;
     return r->status <= TN_EMISMATCH && r->bytes <= most;
 }

@@ -57,10 +57,6 @@ typedef struct tn__reply {
     int64_t number;
 } tn__reply;
 
-/* A number of so many bytes. */
-void tn__put_number(uint8_t *to, int bytes, uint64_t value);
-uint64_t tn__get_number(const uint8_t *from, int bytes);
-
 TN_API void tn__hello_write(uint8_t to[TN__HELLO], const uint8_t nonce[TN__NONCE]);
 /* False: not a Tern store. *version is the other side's. */
 TN_API bool tn__hello_read(const uint8_t from[TN__HELLO], uint8_t nonce[TN__NONCE], int *version);

@@ -310,7 +310,8 @@ extern TN_API const tn_tp_rule tn_llama_tp[];
  * dtype; a finite one that would become infinite is TN_EVALUE, by name. Dropout is 0: the config's
  * value is how the model was trained.
  *
- * No tensor is in memory twice, except those that have to be converted, one at a time.
+ * No tensor is in memory twice, except those that have to be converted or transposed (GPT-2's
+ * linears), one at a time.
  *
  * Under TN_DEFER_INIT parameters get no elements yet, to be laid out on ranks before
  * tn_lm_load_weights; but 8-bit ones are loaded. */

@@ -2,7 +2,8 @@
  *
  * A plan is made first: names, shapes and dtypes are compared, and this rank's elements of each
  * tensor are read. Tensors with elements get their new ones when the plan is applied; those without
- * are read in place, so that a model is in memory only once.
+ * are read in place, so that a model is in memory only once, and beside it a matrix that must be
+ * converted or transposed.
  */
 #include "models/weights/hf.h"
 
@@ -263,9 +264,12 @@ bool tn__hf_plan_make(tn__hf_plan *p, const tn__hf_form *form, void *m) {
         made = compare_item(p, &p->state.items[i]);
     }
     made = made && check_tied_head(p);
+    tn_status (*deferring)(const tn_tensor *t) = tn__deferring;
+    tn__deferring = NULL; /* tensors made here have elements, even under TN_DEFER_INIT */
     for (int i = 0; made && i < p->state.count; i++) {
         made = fetch_item(p, &p->state.items[i]);
     }
+    tn__deferring = deferring;
     return made;
 }
 

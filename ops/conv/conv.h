@@ -30,7 +30,7 @@ static inline const int64_t *tn__conv_last(const int64_t *all, int spatial) {
 bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *options,
                     tn__conv_call *call);
 
-/* Writes one number for all dimensions, or one for each, at least `least`, to the last of all[3].
+/* Writes one number for all dimensions, or one for each, at least `min`, to the last of all[3].
  * False after raising. */
 bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
                      int64_t *all);

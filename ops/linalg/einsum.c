@@ -12,7 +12,6 @@
 #include "ops/dims.h"
 #include "ops/linalg/subscripts.h"
 
-#include <stdio.h>
 #include <string.h>
 
 static bool einsum_shape(tn_op_call *c) {

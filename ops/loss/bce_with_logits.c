@@ -26,7 +26,7 @@ static tn_tensor *bce_with_logits_compose(tn_op_call *c) {
     return tn__loss_reduced(weight ? tn_mul(each, weight) : each, args->how);
 }
 
-/* Logits whose sigmoid is 0 or 1 in single precision; each weight, and both. */
+/* Samples have logits whose sigmoid is 0 or 1 in single precision; each weight, and both. */
 const tn_op tn__op_bce_with_logits = {
     .name = "bce_with_logits",
     .inputs = {"x", "target", "weight", "pos_weight"},

@@ -57,7 +57,7 @@ static tn_status check_labels(tn_context *ctx, const tn_cross_entropy_args *args
     return TN_OK;
 }
 
-/* dx = g (exp(x - most - log_total) - (1 - s) [at the target] - s / c) in row i. */
+/* dx = g (exp(x - max - log_total) - (1 - s) [at the target] - s / c) in row i. */
 static void store_gradient(const tn_cross_entropy_args *args, const tn_desc *dx, const tn_desc *x,
                            int64_t i, int64_t target, double g, double max, double log_total) {
     int64_t c = x->size[1];

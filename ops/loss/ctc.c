@@ -362,7 +362,7 @@ static int64_t *read_whole(tn_tensor *t) {
     return values;
 }
 
-/* False after raising: lengths[n] is not in 0 … most. */
+/* False after raising: lengths[n] is not in 0 … max. */
 static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, int64_t max,
                           const char *than, tn_tensor *t) {
     for (int64_t i = 0; i < n; i++) {

@@ -21,7 +21,7 @@ static void extreme_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(equal, tn__spread(g, tn_div(g->dout[0], n))));
 }
 
-/* Distinct values, and rows in which two elements share the gradient. */
+/* Samples are distinct values, and rows in which two elements share the gradient. */
 #define TN_EXTREME(op_, kernel_)                                                                  \
     static tn_status op_##_forward(const tn_op_call *c) {                                         \
         return tn_count(c->in[0]) ? tn__reduce(c, kernel_) : TN_OK;                               \

@@ -50,8 +50,8 @@ tn_tensor *tn__sqrt_or_zero(tn_tensor *x);
 tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
 void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 
-/* Samples of many choices of dims; distinct values, as a number of text, avoid ties. And without
- * elements to reduce. */
+/* Samples of many choices of dims, and without elements to reduce. Values are distinct and in
+ * `range`, which is text: no ties. */
 #define TN__REDUCE_SAMPLES(range)                                                      \
     "{distinct " range "} [7]; [3, 4] dim=[1]; [3, 4] dim=[0], keepdim=True; "         \
     "[3, 4] keepdim=True; [2, 3, 4] dim=[0, 2]; [2, 3, 4] dim=[-1, 0], keepdim=True; " \

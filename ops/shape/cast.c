@@ -22,7 +22,7 @@ static void cast_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_cast(g->dout[0], tn_op_input_dtype(g, 0)));
 }
 
-/* To f64 only: the suite's finite differences need its precision. */
+/* Samples go to f64 only: the suite's finite differences need its precision. */
 const tn_op tn__op_cast = {
     .name = "cast",
     .inputs = {"x"},

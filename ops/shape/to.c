@@ -29,7 +29,7 @@ static void to_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_to(g->dout[0], tn_op_input_device(g, 0)));
 }
 
-/* To the CPU: there may be no other device. */
+/* Samples go to the CPU: there may be no other device. */
 const tn_op tn__op_to = {
     .name = "to",
     .inputs = {"x"},

@@ -117,6 +117,12 @@ static tn_values give_null(tn_values in, void *user) {
     return (tn_values){.n = 1};
 }
 
+/* Its scope's end finds the tensor dead. */
+static tn_values release_argument(tn_values in, void *user) {
+    tn_release(in.v[0]);
+    return nothing;
+}
+
 static void careless_functions(tn_group *world, void *user) {
     TN_SCOPE;
     int other = other_rank(world);
@@ -143,9 +149,21 @@ static void careless_functions(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
+/* The same thread answers the next call. */
+static void careless_release(tn_group *world, void *user) {
+    TN_SCOPE;
+    tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .threads_most = 1),
+                           FUNCTIONS({"release", release_argument, NULL}));
+    ask_rank(r, other_rank(world), "release", ones_of(1), 0);
+    CHECK(!tn_error());
+    CHECK(first_of(ask_rank(r, other_rank(world), "count", ones_of(2), 0)) == 2);
+    end_rank(world, r);
+}
+
 TEST(test_careless_functions) {
     run_ok(1, careless_functions, NULL);
     run_ok(2, careless_functions, NULL);
+    run_ok(2, careless_release, NULL);
 }
 
 /* ---- After the end --------------------------------------------------------------------------- */

@@ -5,7 +5,7 @@
  * into one, two and three parts, so they round differently, and need workspaces, which they
  * overwrite. It refuses what the library refuses and a little more: bf16 and f16 below an alignment
  * of 16 bytes, and a bias or aux that is less aligned than the one that the heuristic saw, with
- * which the library would fault.
+ * which the library would fault; and what gemm.c does not ask for.
  */
 #include "tests/emulator/runtime.h"
 

@@ -27,8 +27,9 @@ static inline void fuzz_folders_remove(void) {
 
 /* A new folder, which is removed when the program ends. */
 static inline const char *fuzz_folder_new(void) {
-    char *path = strcpy(fuzz_folders[fuzz_folder_count], "/tmp/tern_fuzz_XXXXXX");
-    must_hold(fuzz_folder_count++ < 4 && mkdtemp(path), "no folder");
+    must_hold(fuzz_folder_count < 4, "too many folders");
+    char *path = strcpy(fuzz_folders[fuzz_folder_count++], "/tmp/tern_fuzz_XXXXXX");
+    must_hold(mkdtemp(path) != NULL, "no folder");
     if (fuzz_folder_count == 1) { atexit(fuzz_folders_remove); }
     return path;
 }

@@ -34,7 +34,7 @@ UNSUPPORTED = {
     "atan2": "no such operation",
     "cumprod": "no such operation before opset 26",
     **dict.fromkeys(("linear_scan", "expm1", "log1p", "remainder", "isfinite", "put_rows"), "no such operation"),
-    "fmod": "not used", "fold": "not used", "unfold": "not used", "mse": "a loss", "bce": "a loss, of log1p",
+    "fmod": "not used", "fold": "not used", "unfold": "not used", "mse": "a loss", "bce": "a loss, of log1p", "ctc": "a loss",
     "dropout": "draws random numbers: modules in evaluation mode call none",
     "avg_unpool": "a gradient", "conv_weight_grad": "a gradient", "place": "a gradient",
     "resample_grad": "a gradient", "scatter_rows": "a gradient", "scatter_add": "a gradient", "sum_to": "a gradient",

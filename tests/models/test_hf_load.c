@@ -220,6 +220,13 @@ TEST(into_a_model) {
     assert_int_equal(tn_lm_load_weights(&other, folder), TN_OK);
     assert_same_model(&m, &other);
     tn_module_finish(&other);
+    {
+        TN_DEFER_INIT;
+        tn_gpt_init(&other, small_options());
+        assert_int_equal(tn_lm_load_weights(&other, folder), TN_OK);
+    }
+    assert_same_model(&m, &other);
+    tn_module_finish(&other);
     tn_module_finish(&m);
 }
 

@@ -127,7 +127,7 @@ typedef enum strategy { DDP, NAIVE, FSDP } strategy;
 typedef struct run {
     strategy how;
     tn_fsdp_options options;
-    bool bf16, recompute;
+    bool bf16;
     numbers *ends; /* per rank */
 } run;
 

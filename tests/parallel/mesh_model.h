@@ -100,36 +100,6 @@ static inline tn_tensor *mesh_tokens(int64_t vocab, int64_t rows, int64_t number
     return mesh_tokens_of(&(mesh_shape){.vocab = vocab, .length = MESH_LENGTH}, rows, number);
 }
 
-/* ---- Weights in files ------------------------------------------------------------------------ */
-
-typedef struct mesh_difference_of {
-    mesh_model *other;
-    double most;
-} mesh_difference_of;
-
-static inline bool mesh_add_difference(const tn_entry *entry, void *user) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    mesh_difference_of *d = user;
-    tn_tensor *off = tn_abs(tn_sub(*entry->field, tn_module_get(d->other, entry->path)));
-    d->most = fmax(d->most, tn_item(tn_max(off, TN_DIMS(), false)));
-    return true;
-}
-
-/* The largest difference of an element in two files of weights (tn_save). */
-static inline double mesh_file_difference(const mesh_shape *s, const char *a, const char *b) {
-    mesh_model one, other;
-    mesh_init(&one, s, 1, false);
-    mesh_init(&other, s, 1, false);
-    assert_int_equal(tn_load(&one, a), TN_OK);
-    assert_int_equal(tn_load(&other, b), TN_OK);
-    mesh_difference_of d = {.other = &other};
-    tn_module_each(&one, (tn_walk){0}, mesh_add_difference, &d);
-    tn_module_finish(&one);
-    tn_module_finish(&other);
-    return d.most;
-}
-
 /* ---- From a loader --------------------------------------------------------------------------- */
 
 /* Targets are unevenly spread over positions. */

@@ -59,7 +59,8 @@ static tn_safetensors_writer *plan_file(tn__index *ix, bool weights) {
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     const tn__json *label = tn__json_first(ix->metadata);
     for (uint32_t i = 0; w && i < ix->metadata->count; i++, label = tn__json_next(label)) {
-        if (!weights || strcmp(label->key, "model") == 0) {
+        bool ours = strcmp(label->key, "digest") == 0; /* the file gets its own */
+        if (weights ? strcmp(label->key, "model") == 0 : !ours) {
             tn_safetensors_writer_add_metadata(w, label->key, label->text);
         }
     }

@@ -76,7 +76,7 @@ enum {
 struct tn_op {
     const char *name;
     size_t args_size;
-    tn_field fields[TN_OP_FIELDS]; /* of args, for exporters (io/onnx/onnx.c) */
+    tn_field fields[TN_OP_FIELDS]; /* of args, for samples and exporters */
     int results;                   /* outputs returned to the caller: 1 unless set */
     /* Their names in errors: {"logits", "labels"}; with names there are no other inputs, without
      * names any number. */
@@ -92,11 +92,13 @@ struct tn_op {
      * A word is a size, "..." any dimensions, and both are the same wherever they occur ("3*width"
      * is only a name). Operands are floating point and share a dtype, unless one comes first, as in
      * "any: rows width, index: ... -> ... width":
-     *     any      shared, but not only floating point
-     *     float    any floating point
-     *     index    i64 or i32
+     *     any      of inputs: shared, but not only floating point
+     *     float    of inputs: any floating point
+     *     index    of inputs: i64 or i32
      *     i8 …     this one
-     *     wide     of outputs: f64 for f64, else f32 */
+     *     wide     of outputs: f64 for f64, else f32
+     *
+     * A text has less than 160 characters, at most 16 different words, each below 24. */
     const char *shapes;
 
     /* Or a function: checks the inputs and makes out[0 … outputs-1] with tn_op_shapes, tn_op_out or
