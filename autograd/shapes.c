@@ -347,6 +347,8 @@ bool tn_op_shapes(tn_op_call *c, const char *text) {
     s.rule = r;
     s.dtype_input = -1;
     s.dtype = TN_F32;
+    s.rest = NULL;
+    s.rest_ndim = 0;
     memset(s.input, -1, sizeof s.input);
     for (int i = 0; i < c->inputs; i++) {
         if (c->in[i] && !check_input(&s, i)) { return false; }

@@ -110,7 +110,8 @@ static void find_sizes(tn__plan_case *c) {
     const tn__plan_options *o = &c->o;
     int64_t tp = o->mesh.tp, columns = (model->shape.vocab + tp - 1) / tp;
     c->size = (double)tn_dtype_size(o->compute);
-    c->tokens = (double)(o->batch * (o->positions / o->mesh.cp));
+    int64_t tokens = o->batch * (o->positions / o->mesh.cp);
+    c->tokens = (double)tokens;
     c->slices = o->mesh.tensor.sequence ? o->mesh.tp : 1;
     double kept = model->read + model->kept / c->slices + model->kept_cut / o->mesh.tp;
     c->x = c->size * (double)model->shape.width * c->tokens / c->slices;
