@@ -147,6 +147,7 @@ ci() {
     attempt "long tests" cat build/long-tests.log
     if [ -n "$kernels" ]; then
         attempt kernels run_tests ci-release testlog -t 3 --suite kernels --suite device
+        attempt registers run_tests ci-release registers cuda/registers # of what nvcc compiled
         attempt levels lower_levels
     else
         attempt device run_tests ci-release testlog -t 3 --suite cuda --no-suite device
