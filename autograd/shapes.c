@@ -95,8 +95,8 @@ static bool read_term(shape_rule *r, const tn_op_call *c, const char **at) {
 }
 
 static bool read_rule(shape_rule *r, const tn_op_call *c, const char *text) {
-    const char *at = r->text;
     *r = (shape_rule){.name = {[REST] = "..."}, .names = 1};
+    const char *at = r->text;
     if (snprintf(r->text, sizeof r->text, "%s", text) >= (int)sizeof r->text) {
         return refuse_text(c, r, "too long a text");
     }

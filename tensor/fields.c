@@ -283,7 +283,7 @@ bool tn__field_read(const tn_field *f, void *to, const char *text) {
 
 static bool read_word(const tn_field *f, void *at, const char *word, size_t length) {
     bool is_name = f->kind == TN_FIELD_CHARS;
-    char number[40], *to = is_name ? (char *)at + f->offset : number;
+    char number[40] = "", *to = is_name ? (char *)at + f->offset : number;
     bool fits = length > 0 && length < (is_name ? f->bytes : sizeof(number));
     for (size_t i = 0; fits && i < length; i++) {
         fits = word[i] > ' ' && word[i] <= '~';

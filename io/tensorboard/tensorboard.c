@@ -85,7 +85,8 @@ static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char
     if (event->failed) {
         status = tn__raise(TN_ENOMEM, operation, "no memory for an event");
     } else {
-        memcpy(before, &(uint64_t){event->bytes}, 8);
+        uint64_t bytes = event->bytes;
+        memcpy(before, &bytes, 8);
         put_check(before + 8, before, 8);
         put_check(after, event->at, event->bytes);
         struct iovec parts[] = {

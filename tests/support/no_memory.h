@@ -40,7 +40,10 @@ static inline long walk_allocations(const memory_fault *fault, void (*program)(v
                      failed ? "failed" : "did not fail", tn_error_message());
         }
         tn_error_clear();
-        assert_int_equal(tn_live_tensors(), live);
+        if (tn_live_tensors() != live) {
+            fail_msg("allocation %ld failed, and then there are %lld tensors, not %lld", n,
+                     (long long)tn_live_tensors(), (long long)live);
+        }
         if (check) { check(); }
     }
     assert_true(n > 1);
