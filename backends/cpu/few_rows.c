@@ -317,7 +317,7 @@ static strip_kernel *find_pairs(const few_rows_job *job, int rows) {
 static void pack_pairs(uint16_t *packed, const few_rows_job *job, int64_t i, int rows) {
     enum { WIDE = 2 * VL };
     const uint16_t *x = (const uint16_t *)job->x.data + i * job->x.row;
-    packed += i * WIDE;
+    packed += i % rows * WIDE;
     for (int64_t p = 0; p < job->k; p += WIDE, packed += rows * WIDE) {
         int64_t n = min_of(WIDE, job->k - p);
         if (job->x.col == 1) {
@@ -351,7 +351,7 @@ static void pack_row(float *packed, float *row, const few_rows_job *job, int64_t
     memset(row + job->k, 0, (size_t)(padded - job->k) * sizeof(*row));
     load_f32(row, (const char *)x->data + i * x->row * (int64_t)size_of(x->dtype), x->dtype, x->col,
              job->k);
-    packed += i * VL;
+    packed += i % rows * VL;
     for (int64_t p = 0; p < padded; p += VL * phases) {
         for (int e = 0; e < phases; e++, packed += (int64_t)rows * VL) {
             for (int l = 0; l < VL; l++) {
@@ -361,10 +361,11 @@ static void pack_row(float *packed, float *row, const few_rows_job *job, int64_t
     }
 }
 
-/* The strip's sums to y. */
-static void store_strip(const few_rows_job *job, int64_t j0, int64_t n, float *sums) {
+/* The strip's sums of rows [i0, i0 + m) to y. */
+static void store_strip(const few_rows_job *job, int64_t i0, int64_t m, int64_t j0, int64_t n,
+                        float *sums) {
     float old[STRIP];
-    for (int64_t i = 0; i < job->m; i++, sums += STRIP) {
+    for (int64_t i = i0; i < i0 + m; i++, sums += STRIP) {
         char *to = (char *)job->y + (i * job->row + j0 * job->col) * (int64_t)size_of(job->dtype);
         for (int64_t j = 0; j < n; j++) {
             sums[j] = (float)job->alpha * sums[j];
@@ -390,21 +391,23 @@ static void store_strip(const few_rows_job *job, int64_t j0, int64_t n, float *s
 }
 
 tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
-    int rows = job->m == 1 ? 1 : job->m == 2 ? 2 : job->m <= 4 ? 4 : 8;
+    int rows = job->m == 1 ? 1 : job->m == 2 ? 2 : job->m <= 4 ? 4 : FEW_ROWS;
     strip_kernel *pairs = find_pairs(job, rows),
                  *kernel = pairs ? pairs : find_kernel(job->w.dtype, rows);
     int64_t unit = VBYTES / (int64_t)size_of(job->w.dtype), padded = div_up(job->k, unit) * unit,
-            strips = div_up(job->n, STRIP);
-    size_t each = (size_t)padded * (pairs ? sizeof(uint16_t) : sizeof(float));
-    TN__SCRATCH(char, memory, ctx, VBYTES + (size_t)rows * each + (size_t)padded * sizeof(float));
+            strips = div_up(job->n, STRIP), blocks = div_up(job->m, rows);
+    size_t each = (size_t)padded * (pairs ? sizeof(uint16_t) : sizeof(float)),
+           all = (size_t)(blocks * rows) * each;
+    TN__SCRATCH(char, memory, ctx, VBYTES + all + (size_t)padded * sizeof(float));
     if (!memory) { return TN_ENOMEM; }
     char *packed = memory + (VBYTES - (uintptr_t)memory % VBYTES) % VBYTES;
-    memset(packed, 0, (size_t)rows * each);
+    memset(packed, 0, all);
     for (int64_t i = 0; i < job->m; i++) {
+        char *block = packed + (size_t)(i / rows * rows) * each;
         if (pairs) {
-            pack_pairs((uint16_t *)packed, job, i, rows);
+            pack_pairs((uint16_t *)block, job, i, rows);
         } else {
-            pack_row((float *)packed, (float *)(packed + rows * each), job, i, rows, padded);
+            pack_row((float *)block, (float *)(packed + all), job, i, rows, padded);
         }
     }
     int threads = (int)min_of(job->threads, strips);
@@ -412,8 +415,10 @@ tn_status TN_CPU(few_rows)(tn_context *ctx, const few_rows_job *job) {
     for (int64_t s = 0; s < strips; s++) {
         float sums[FEW_ROWS * STRIP];
         int64_t j0 = s * STRIP, n = min_of(STRIP, job->n - j0);
-        kernel(job, packed, j0, n, sums);
-        store_strip(job, j0, n, sums);
+        for (int64_t i0 = 0; i0 < job->m; i0 += rows) {
+            kernel(job, packed + (size_t)i0 * each, j0, n, sums);
+            store_strip(job, i0, min_of(rows, job->m - i0), j0, n, sums);
+        }
     }
     return TN_OK;
 }

@@ -1,4 +1,5 @@
-/* Products with few rows: y (m, n) = x (m, k) w^T for m up to FEW_ROWS, bound by reading w.
+/* Products with few rows: y (m, n) = x (m, k) w^T, bound by reading w. FEW_ROWS rows of x are
+ * multiplied at once; for more, a strip of w is read again from the cache.
  */
 #ifndef TERN_BACKENDS_CPU_FEW_ROWS_H
 #define TERN_BACKENDS_CPU_FEW_ROWS_H
@@ -7,8 +8,7 @@
 
 enum { FEW_ROWS = 8 };
 
-/* y[i row + j col] = alpha scale[j] sum over p of x[i, p] w[j, p] + bias[j] + beta y for at most
- * FEW_ROWS rows i. x: f32, bf16 or f16; w: these or i8, with contiguous rows (w.col is 1). `scale`
+/* y[i row + j col] = alpha scale[j] sum over p of x[i, p] w[j, p] + bias[j] + beta y. x: f32, bf16 or f16; w: these or i8, with contiguous rows (w.col is 1). `scale`
  * and `bias` (f32, contiguous) may be NULL; y is not read when beta is 0. */
 typedef struct few_rows_job {
     int64_t m, n, k;

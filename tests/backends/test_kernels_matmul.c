@@ -319,6 +319,9 @@ ARRAY_TEST(test_integers) {
             }
         }
     }
+    for (int way = 0; way < 16; way++) { /* more rows than are multiplied at once */
+        try_integers(TN_F32, TN_F32, (const int64_t[]){9 + way % 8, 1030, 1025}, way, way & 1);
+    }
     /* beyond one packed block of rows, of columns */
     try_integers(TN_BF16, TN_BF16, (const int64_t[]){2130, 9, 40}, 0, true);
     try_integers(TN_BF16, TN_BF16, (const int64_t[]){20, 800, 6200}, 4, true);
@@ -437,8 +440,8 @@ static void try_tiles(const tn_backend *t, int64_t m, int64_t k, int64_t n, int 
     trial_forget();
 }
 
-/* Every m, n and k from 1 to 70, and more than a cut of k, a task, a packed block of rows. One and
- * two rows of few_rows have other bits. */
+/* Every m, n and k from 1 to 70, and more than a cut of k, a task, a packed block of rows. Up to
+ * four rows few_rows has other bits. */
 static void try_all_tiles(const char *name) {
     const tn_backend *t = tn_backend_named(name);
     if (!t) {
@@ -451,7 +454,7 @@ static void try_all_tiles(const char *name) {
                 k = i >= 140 ? a
                     : i < 70 ? b
                              : c;
-        try_tiles(t, m + 2 * (m < 3), k, n + 2 * (n < 3 && (i & 4)), i % 32);
+        try_tiles(t, m + 4 * (m < 5), k, n + 4 * (n < 5 && (i & 4)), i % 32);
         try_tiles(t, m, k + (k == 1), n + (n == 1), i % 32 & ~6); /* b by its rows */
     }
     for (int way = 0; way < 32; way++) {
