@@ -225,9 +225,9 @@ TN_API double tn_at(const tn_tensor *t, tn_dims index);
 /* All elements in row-major order into out[tn_count(t)]; the dtypes must be the same. */
 TN_API tn_status tn_copy_out(const tn_tensor *t, void *out);
 
-/* Prints like NumPy: brackets, aligned columns, "…" in the middle if there are more than 1000
- * elements. tn_format writes at most `size` bytes, the 0 included, and returns the whole text's
- * length (like snprintf). */
+/* Prints like NumPy: brackets, columns of one width, "..." in the middle if there are more than
+ * 1000 elements. Each is in the fewest digits that read back, at most 8. tn_format writes at most
+ * `size` bytes, the 0 included, and returns the whole text's length (like snprintf). */
 TN_API void tn_print(const tn_tensor *t);
 TN_API void tn_fprint(FILE *file, const tn_tensor *t);
 TN_API size_t tn_format(const tn_tensor *t, char *text, size_t size);

@@ -1,4 +1,4 @@
-"""Printing against NumPy: what dump_print writes is str() of the same array."""
+"""Printing against NumPy: what dump_print writes is how NumPy lays out the same array, each element by itself in the fewest digits."""
 import os
 import subprocess
 import sys
@@ -68,10 +68,31 @@ def printed():
     return zip(texts[::2], texts[1::2])
 
 
+def word(x, digits=8):
+    """A number in the fewest digits that give it in its dtype, at most these."""
+    if x.dtype.kind != "f" or not np.isfinite(x):
+        return str(x)
+    mantissa, exponent = np.format_float_scientific(x, precision=digits - 1, trim="-", exp_digits=2).split("e")
+    if not -4 <= int(exponent) < digits:
+        return mantissa + "e" + exponent
+    places = sum(c.isdigit() for c in mantissa) - 1 - int(exponent)
+    return "%#.*f" % (max(places, 0), x)  # before the point all digits are the number's
+
+
+def expected(array):
+    if array.ndim == 0:
+        return word(array[()], 17)
+    seen = array
+    for axis in range(array.ndim if array.size > 1000 else 0):
+        seen = seen.take([0, 1, 2, -3, -2, -1], axis) if seen.shape[axis] > 6 else seen
+    width = max([len(word(x)) for x in seen.flat], default=0)
+    return np.array2string(array, formatter={"all": lambda x: word(x).rjust(width)})
+
+
 def compare(array, plain, view):
     for text in plain, view:
-        if text != str(array):
-            raise AssertionError("expected\n%s\nprinted\n%s" % (array, text))
+        if text != expected(array):
+            raise AssertionError("expected\n%s\nprinted\n%s" % (expected(array), text))
 
 
 run([(name, lambda a=array, t=texts: compare(a, *t)) for (name, array), texts in zip(CASES, printed())])
