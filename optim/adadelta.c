@@ -36,21 +36,8 @@ static const tn_field adadelta_fields[] = {
     {0},
 };
 
-static const tn_optim_method adadelta_method = {
-    .name = "adadelta",
-    .states = {"square_avg", "acc_delta"},
-    .options_size = sizeof(tn_adadelta_options),
-    .fields = adadelta_fields,
-    .step = adadelta_step,
-    .reference = adadelta_reference,
-};
-
 tn_adadelta_options tn_adadelta_defaults(void) {
     return (tn_adadelta_options){.lr = 1.0, .rho = 0.9, .eps = 1e-6, .from_defaults = true};
 }
 
-tn_optim *tn_adadelta(void *m, tn_adadelta_options o) {
-    tn__options_made(o.from_defaults, "adadelta", "tn_adadelta");
-    return tn_optim_new(m, &adadelta_method, &o,
-                        (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(adadelta, .states = {"square_avg", "acc_delta"}, .step = adadelta_step)

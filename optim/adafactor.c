@@ -71,22 +71,9 @@ static const tn_field adafactor_fields[] = {
     {0},
 };
 
-static const tn_optim_method adafactor_method = {
-    .name = "adafactor",
-    .states = {"row_var", "col_var", "variance"},
-    .options_size = sizeof(tn_adafactor_options),
-    .state_kind = adafactor_state,
-    .fields = adafactor_fields,
-    .reference = adafactor_reference,
-};
-
 tn_adafactor_options tn_adafactor_defaults(void) {
     return (tn_adafactor_options){
         .lr = 1e-2, .beta2_decay = -0.8, .eps2 = 1e-3, .d = 1.0, .from_defaults = true};
 }
 
-tn_optim *tn_adafactor(void *m, tn_adafactor_options o) {
-    tn__options_made(o.from_defaults, "adafactor", "tn_adafactor");
-    return tn_optim_new(m, &adafactor_method, &o,
-                        (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(adafactor, .states = {"row_var", "col_var", "variance"}, .state_kind = adafactor_state)

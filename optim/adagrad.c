@@ -34,20 +34,8 @@ static const tn_field adagrad_fields[] = {
     {0},
 };
 
-static const tn_optim_method adagrad_method = {
-    .name = "adagrad",
-    .states = {"sum"},
-    .options_size = sizeof(tn_adagrad_options),
-    .fields = adagrad_fields,
-    .step = adagrad_step,
-    .reference = adagrad_reference,
-};
-
 tn_adagrad_options tn_adagrad_defaults(void) {
     return (tn_adagrad_options){.lr = 1e-2, .eps = 1e-10, .from_defaults = true};
 }
 
-tn_optim *tn_adagrad(void *m, tn_adagrad_options o) {
-    tn__options_made(o.from_defaults, "adagrad", "tn_adagrad");
-    return tn_optim_new(m, &adagrad_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(adagrad, .states = {"sum"}, .step = adagrad_step)

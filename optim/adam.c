@@ -41,14 +41,14 @@ static void adam_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g,
     g = s->decoupled ? g : tn__decayed(c, p, g);
     tn_tensor *m = tn__moving(state[0], g, s->o.beta1),
               *v = tn__moving(state[1], tn_square(g), s->o.beta2),
-              *most = state[2] ? tn_maximum(state[2], v) : v;
+              *max = state[2] ? tn_maximum(state[2], v) : v;
     tn_tensor *mean = tn_div_scalar(m, tn__unbias(s->o.beta1, c->step)),
-              *square = tn_div_scalar(most, tn__unbias(s->o.beta2, c->step));
+              *square = tn_div_scalar(max, tn__unbias(s->o.beta2, c->step));
     tn_tensor *d = tn__over_root(mean, square, s->o.eps);
     tn_copy_(p, tn_sub(start, tn_mul_scalar(d, c->lr)));
     tn_copy_(state[0], m);
     tn_copy_(state[1], v);
-    if (state[2]) { tn_copy_(state[2], most); }
+    if (state[2]) { tn_copy_(state[2], max); }
 }
 
 static const tn_field adam_fields[] = {
@@ -58,41 +58,16 @@ static const tn_field adam_fields[] = {
     {0},
 };
 
-static const tn_optim_method adam_method = {
-    .name = "adam",
-    .states = {"exp_avg", "exp_avg_sq"},
-    .options_size = sizeof(adam_settings),
-    .fields = adam_fields,
-    .step = adam_step,
-    .reference = adam_reference,
-};
-
-static const tn_optim_method adamw_method = {
-    .name = "adamw",
-    .states = {"exp_avg", "exp_avg_sq"},
-    .options_size = sizeof(adam_settings),
-    .fields = adam_fields,
-    .step = adam_step,
-    .reference = adam_reference,
-};
-
-/* With amsgrad. */
-static const tn_optim_method adam_amsgrad_method = {
-    .name = "adam_amsgrad",
-    .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
-    .options_size = sizeof(adam_settings),
-    .fields = adam_fields,
-    .step = adam_step,
-    .reference = adam_reference,
-};
-
-static const tn_optim_method adamw_amsgrad_method = {
-    .name = "adamw_amsgrad",
-    .states = {"exp_avg", "exp_avg_sq", "max_exp_avg_sq"},
-    .options_size = sizeof(adam_settings),
-    .fields = adam_fields,
-    .step = adam_step,
-    .reference = adam_reference,
+#define ADAM(label, ...)                                                                 \
+    {                                                                                    \
+        .name = (label), .states = {"exp_avg", "exp_avg_sq", __VA_ARGS__},               \
+        .options_size = sizeof(adam_settings), .fields = adam_fields, .step = adam_step, \
+        .reference = adam_reference,                                                     \
+    }
+static const tn_optim_method adam_methods[2][2] = {
+    /* [decoupled][amsgrad] */
+    {ADAM("adam"), ADAM("adam_amsgrad", "max_exp_avg_sq")},
+    {ADAM("adamw"), ADAM("adamw_amsgrad", "max_exp_avg_sq")},
 };
 
 tn_adam_options tn_adam_defaults(void) {
@@ -106,18 +81,18 @@ tn_adamw_options tn_adamw_defaults(void) {
     return options;
 }
 
-static tn_optim *adam_new(void *m, const tn_optim_method *method, adam_settings s) {
-    return tn_optim_new(m, method, &s, (tn_optim_rates){s.o.lr, s.o.weight_decay, s.o.no_decay});
+static tn_optim *adam_new(void *m, tn_adam_options o, bool decoupled) {
+    adam_settings s = {o, decoupled};
+    return tn_optim_new(m, &adam_methods[decoupled][o.amsgrad], &s,
+                        (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
 }
 
 tn_optim *tn_adam(void *m, tn_adam_options options) {
     tn__options_made(options.from_defaults, "adam", "tn_adam");
-    return adam_new(m, options.amsgrad ? &adam_amsgrad_method : &adam_method,
-                    (adam_settings){options, .decoupled = false});
+    return adam_new(m, options, false);
 }
 
 tn_optim *tn_adamw(void *m, tn_adamw_options options) {
     tn__options_made(options.from_defaults, "adamw", "tn_adamw");
-    return adam_new(m, options.amsgrad ? &adamw_amsgrad_method : &adamw_method,
-                    (adam_settings){options, .decoupled = true});
+    return adam_new(m, options, true);
 }

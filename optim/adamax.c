@@ -38,21 +38,9 @@ static const tn_field adamax_fields[] = {
     {0},
 };
 
-static const tn_optim_method adamax_method = {
-    .name = "adamax",
-    .states = {"exp_avg", "exp_inf"},
-    .options_size = sizeof(tn_adamax_options),
-    .fields = adamax_fields,
-    .step = adamax_step,
-    .reference = adamax_reference,
-};
-
 tn_adamax_options tn_adamax_defaults(void) {
     return (tn_adamax_options){
         .lr = 2e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .from_defaults = true};
 }
 
-tn_optim *tn_adamax(void *m, tn_adamax_options o) {
-    tn__options_made(o.from_defaults, "adamax", "tn_adamax");
-    return tn_optim_new(m, &adamax_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(adamax, .states = {"exp_avg", "exp_inf"}, .step = adamax_step)

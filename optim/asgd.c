@@ -38,21 +38,9 @@ static const tn_field asgd_fields[] = {
     {0},
 };
 
-static const tn_optim_method asgd_method = {
-    .name = "asgd",
-    .states = {"eta", "ax"},
-    .options_size = sizeof(tn_asgd_options),
-    .state_kind = asgd_state,
-    .fields = asgd_fields,
-    .reference = asgd_reference,
-};
-
 tn_asgd_options tn_asgd_defaults(void) {
     return (tn_asgd_options){
         .lr = 1e-2, .lambd = 1e-4, .alpha = 0.75, .t0 = 1e6, .from_defaults = true};
 }
 
-tn_optim *tn_asgd(void *m, tn_asgd_options o) {
-    tn__options_made(o.from_defaults, "asgd", "tn_asgd");
-    return tn_optim_new(m, &asgd_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(asgd, .states = {"eta", "ax"}, .state_kind = asgd_state)

@@ -32,14 +32,6 @@ static const tn_field lamb_fields[] = {
     {0},
 };
 
-static const tn_optim_method lamb_method = {
-    .name = "lamb",
-    .states = {"exp_avg", "exp_avg_sq"},
-    .options_size = sizeof(tn_lamb_options),
-    .fields = lamb_fields,
-    .reference = lamb_reference,
-};
-
 tn_lamb_options tn_lamb_defaults(void) {
     return (tn_lamb_options){.lr = 1e-3,
                              .beta1 = 0.9,
@@ -49,7 +41,4 @@ tn_lamb_options tn_lamb_defaults(void) {
                              .from_defaults = true};
 }
 
-tn_optim *tn_lamb(void *m, tn_lamb_options o) {
-    tn__options_made(o.from_defaults, "lamb", "tn_lamb");
-    return tn_optim_new(m, &lamb_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(lamb, .states = {"exp_avg", "exp_avg_sq"})

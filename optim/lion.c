@@ -32,20 +32,8 @@ static const tn_field lion_fields[] = {
     {0},
 };
 
-static const tn_optim_method lion_method = {
-    .name = "lion",
-    .states = {"exp_avg"},
-    .options_size = sizeof(tn_lion_options),
-    .fields = lion_fields,
-    .step = lion_step,
-    .reference = lion_reference,
-};
-
 tn_lion_options tn_lion_defaults(void) {
     return (tn_lion_options){.lr = 1e-4, .beta1 = 0.9, .beta2 = 0.99, .from_defaults = true};
 }
 
-tn_optim *tn_lion(void *m, tn_lion_options o) {
-    tn__options_made(o.from_defaults, "lion", "tn_lion");
-    return tn_optim_new(m, &lion_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(lion, .states = {"exp_avg"}, .step = lion_step)

@@ -79,15 +79,6 @@ static const tn_field muon_fields[] = {
     {0},
 };
 
-static const tn_optim_method muon_method = {
-    .name = "muon",
-    .states = {"momentum_buffer", "exp_avg", "exp_avg_sq"},
-    .options_size = sizeof(tn_muon_options),
-    .state_kind = muon_state,
-    .fields = muon_fields,
-    .reference = muon_reference,
-};
-
 tn_muon_options tn_muon_defaults(void) {
     return (tn_muon_options){.lr = 1e-3,
                              .weight_decay = 0.1,
@@ -104,7 +95,4 @@ tn_muon_options tn_muon_defaults(void) {
                              .from_defaults = true};
 }
 
-tn_optim *tn_muon(void *m, tn_muon_options o) {
-    tn__options_made(o.from_defaults, "muon", "tn_muon");
-    return tn_optim_new(m, &muon_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(muon, .states = {"momentum_buffer", "exp_avg", "exp_avg_sq"}, .state_kind = muon_state)

@@ -48,15 +48,6 @@ static const tn_field nadam_fields[] = {
     {0},
 };
 
-static const tn_optim_method nadam_method = {
-    .name = "nadam",
-    .states = {"exp_avg", "exp_avg_sq", "mu_product"},
-    .options_size = sizeof(tn_nadam_options),
-    .state_kind = nadam_state,
-    .fields = nadam_fields,
-    .reference = nadam_reference,
-};
-
 tn_nadam_options tn_nadam_defaults(void) {
     return (tn_nadam_options){.lr = 2e-3,
                               .beta1 = 0.9,
@@ -66,7 +57,4 @@ tn_nadam_options tn_nadam_defaults(void) {
                               .from_defaults = true};
 }
 
-tn_optim *tn_nadam(void *m, tn_nadam_options o) {
-    tn__options_made(o.from_defaults, "nadam", "tn_nadam");
-    return tn_optim_new(m, &nadam_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(nadam, .states = {"exp_avg", "exp_avg_sq", "mu_product"}, .state_kind = nadam_state)

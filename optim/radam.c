@@ -15,9 +15,9 @@
 
 /* r sqrt(1 - beta2^t), or 0 while the variance is unknown. */
 static double rectified_by(const tn_radam_options *o, int64_t t) {
-    double unbias = tn__unbias(o->beta2, t), most = 2.0 / (1.0 - o->beta2) - 1.0;
-    double rho = most - 2.0 * (double)t * (1.0 - unbias) / unbias;
-    double r = (rho - 4.0) * (rho - 2.0) * most / ((most - 4.0) * (most - 2.0) * rho);
+    double unbias = tn__unbias(o->beta2, t), max = 2.0 / (1.0 - o->beta2) - 1.0;
+    double rho = max - 2.0 * (double)t * (1.0 - unbias) / unbias;
+    double r = (rho - 4.0) * (rho - 2.0) * max / ((max - 4.0) * (max - 2.0) * rho);
     return rho > 5.0 ? sqrt(r * unbias) : 0.0;
 }
 
@@ -52,21 +52,9 @@ static const tn_field radam_fields[] = {
     {0},
 };
 
-static const tn_optim_method radam_method = {
-    .name = "radam",
-    .states = {"exp_avg", "exp_avg_sq"},
-    .options_size = sizeof(tn_radam_options),
-    .fields = radam_fields,
-    .step = radam_step,
-    .reference = radam_reference,
-};
-
 tn_radam_options tn_radam_defaults(void) {
     return (tn_radam_options){
         .lr = 1e-3, .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-8, .from_defaults = true};
 }
 
-tn_optim *tn_radam(void *m, tn_radam_options o) {
-    tn__options_made(o.from_defaults, "radam", "tn_radam");
-    return tn_optim_new(m, &radam_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(radam, .states = {"exp_avg", "exp_avg_sq"}, .step = radam_step)

@@ -33,6 +33,25 @@ static inline tn_tensor *tn__over_root(tn_tensor *m, tn_tensor *v, double eps) {
     return tn_div(m, tn_add_scalar(tn_sqrt(v), eps));
 }
 
+/* Defines tn_METHOD from METHOD_fields and METHOD_reference; then come the other members of its
+ * tn_optim_method:
+ *
+ *     TN__OPTIM(lion, .states = {"exp_avg"}, .step = lion_step)
+ */
+#define TN__OPTIM(method, ...)                                                   \
+    static const tn_optim_method method##_method = {                             \
+        .name = #method,                                                         \
+        .options_size = sizeof(tn_##method##_options),                           \
+        .fields = method##_fields,                                               \
+        .reference = method##_reference,                                         \
+        __VA_ARGS__,                                                             \
+    };                                                                           \
+    tn_optim *tn_##method(void *m, tn_##method##_options o) {                    \
+        tn__options_made(o.from_defaults, #method, "tn_" #method);               \
+        return tn_optim_new(m, &method##_method, &o,                             \
+                            (tn_optim_rates){o.lr, o.weight_decay, o.no_decay}); \
+    }
+
 /* Ranges of option fields (tn_field.least, .most). */
 #define TN__BETA .most = 0x1.fffffffffffffp-1 /* in [0, 1) */
 #define TN__NOT_NEGATIVE .most = DBL_MAX

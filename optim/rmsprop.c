@@ -41,8 +41,8 @@ static void rmsprop_reference(const tn_optim_call *c, tn_tensor *p, tn_tensor *g
 static tn_state_kind rmsprop_state(const void *options, int i, const tn_entry *entry,
                                    tn_dims *dims) {
     const tn_rmsprop_options *o = options;
-    bool there = i == 0 || (i == 1 && o->momentum != 0.0) || (i == 2 && o->centered);
-    return there ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
+    bool has = i == 0 || (i == 1 && o->momentum != 0.0) || (i == 2 && o->centered);
+    return has ? TN_STATE_LIKE_PARAM : TN_STATE_NONE;
 }
 
 static const tn_field rmsprop_fields[] = {
@@ -53,21 +53,9 @@ static const tn_field rmsprop_fields[] = {
     {0},
 };
 
-static const tn_optim_method rmsprop_method = {
-    .name = "rmsprop",
-    .states = {"square_avg", "momentum_buffer", "grad_avg"},
-    .options_size = sizeof(tn_rmsprop_options),
-    .state_kind = rmsprop_state,
-    .fields = rmsprop_fields,
-    .step = rmsprop_step,
-    .reference = rmsprop_reference,
-};
-
 tn_rmsprop_options tn_rmsprop_defaults(void) {
     return (tn_rmsprop_options){.lr = 1e-2, .alpha = 0.99, .eps = 1e-8, .from_defaults = true};
 }
 
-tn_optim *tn_rmsprop(void *m, tn_rmsprop_options o) {
-    tn__options_made(o.from_defaults, "rmsprop", "tn_rmsprop");
-    return tn_optim_new(m, &rmsprop_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(rmsprop, .states = {"square_avg", "momentum_buffer", "grad_avg"},
+          .state_kind = rmsprop_state, .step = rmsprop_step)

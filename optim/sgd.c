@@ -56,22 +56,9 @@ static bool sgd_check(const void *options, char *text, size_t size) {
     return !o->nesterov || (o->momentum != 0.0 && o->dampening == 0.0);
 }
 
-static const tn_optim_method sgd_method = {
-    .name = "sgd",
-    .states = {"momentum_buffer"},
-    .options_size = sizeof(tn_sgd_options),
-    .state_kind = sgd_state,
-    .check = sgd_check,
-    .fields = sgd_fields,
-    .step = sgd_step,
-    .reference = sgd_reference,
-};
-
 tn_sgd_options tn_sgd_defaults(void) {
     return (tn_sgd_options){.lr = 1e-3, .from_defaults = true};
 }
 
-tn_optim *tn_sgd(void *m, tn_sgd_options o) {
-    tn__options_made(o.from_defaults, "sgd", "tn_sgd");
-    return tn_optim_new(m, &sgd_method, &o, (tn_optim_rates){o.lr, o.weight_decay, o.no_decay});
-}
+TN__OPTIM(sgd, .states = {"momentum_buffer"}, .state_kind = sgd_state, .check = sgd_check,
+          .step = sgd_step)
