@@ -42,57 +42,73 @@ typedef struct gradient {
     const tn_parts *parts;
 } gradient;
 
-static gradient gradient_of(const tn_tensor *stored, const tn_parts *parts) {
-    tn_tensor *g = stored ? tn_grad_of(stored) : NULL;
-    return (gradient){g && tn_count(g) > 0 ? g : NULL, parts};
+/* Those of all parameters, with and without a gradient, in order of registration. */
+typedef struct gradients {
+    gradient *at;
+    int count;
+    int64_t capacity;
+    const char *operation;
+} gradients;
+
+/* False after raising. */
+static bool add_gradient(gradients *g, const tn_tensor *stored, const tn_parts *parts) {
+    if (!tn__grow(&g->at, g->count + 1, &g->capacity, sizeof(*g->at), g->operation)) {
+        return false;
+    }
+    tn_tensor *grad = stored ? tn_grad_of(stored) : NULL;
+    g->at[g->count++] = (gradient){grad && tn_count(grad) > 0 ? grad : NULL, parts};
+    return true;
+}
+
+/* What the next step of opt reads. The caller frees `at`, after an error too. */
+static gradients gradients_of(const tn_optim *opt, const char *operation) {
+    gradients g = {.operation = operation};
+    for (int i = 0; i < opt->item_count; i++) {
+        const tn__item *item = &opt->items[i];
+        if (!add_gradient(&g, tn__item_param(item), item->entry.parts)) { break; }
+    }
+    return g;
 }
 
 static bool is_on(const gradient *g, tn_device device) {
     return g->here && tn__same_device(g->here->storage->device, device);
 }
 
-/* The sums of squares of the gradients on one device into host[i]; the others stay. False after
- * raising. */
-static bool sums_on(tn_device device, const gradient *grads, int n, double *host,
-                    const char *operation) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    tn_tensor *sums = tn_empty_on(device, TN_DIMS(n), TN_F64);
-    double *here = tn__malloc_for((size_t)n * sizeof(*here), operation);
-    tn_span *spans = tn__malloc_for((size_t)n * sizeof(*spans), operation);
-    bool done = here && spans && !tn_is_inert(sums);
-    int there = 0;
-    for (int i = 0; done && i < n; i++) {
-        if (is_on(&grads[i], device)) { spans[there++] = tn__span_of(grads[i].here); }
+/* The sums of squares of the gradients on one device, 0 for the others; inert after raising. */
+static tn_tensor *sums_on(tn_device device, const gradients *g) {
+    tn_tensor *sums = tn_empty_on(device, TN_DIMS(g->count), TN_F64);
+    tn_span *spans = tn__malloc_for((size_t)g->count * sizeof(*spans), g->operation);
+    for (int i = 0; spans && i < g->count; i++) {
+        spans[i] = is_on(&g->at[i], device) ? tn__span_of(g->at[i].here) : (tn_span){0};
     }
-    done = done && tn__sum_squares(spans, there, sums, operation) &&
-           tn_copy_out(tn_narrow(sums, 0, 0, there), here) == TN_OK;
-    for (int i = 0, k = 0; done && i < n; i++) {
-        if (is_on(&grads[i], device)) { host[i] = here[k++]; }
-    }
+    bool done = spans && !tn_is_inert(sums) && tn__sum_squares(spans, g->count, sums, g->operation);
     free(spans);
-    free(here);
-    return done;
+    return done ? sums : tn_inert();
 }
 
 /* Whether an earlier gradient is on the same device as gradient i. */
-static bool device_seen(const gradient *grads, int i) {
+static bool device_seen(const gradients *g, int i) {
     for (int k = 0; k < i; k++) {
-        if (is_on(&grads[k], grads[i].here->storage->device)) { return true; }
+        if (is_on(&g->at[k], g->at[i].here->storage->device)) { return true; }
     }
     return false;
 }
 
-/* All sums of squares into host[n]; false after raising. */
-static bool all_sums(const gradient *grads, int n, double *host, const char *operation) {
-    for (int i = 0; i < n; i++) {
+/* All sums of squares into host[count], which has space for as many again; false after raising. */
+static bool all_sums(const gradients *g, double *host) {
+    for (int i = 0; i < g->count; i++) {
         host[i] = 0.0;
-        if (grads[i].here && !tn__usable(grads[i].here, operation)) { return false; }
+        if (g->at[i].here && !tn__usable(g->at[i].here, g->operation)) { return false; }
     }
-    for (int i = 0; i < n; i++) {
-        if (grads[i].here && !device_seen(grads, i) &&
-            !sums_on(grads[i].here->storage->device, grads, n, host, operation)) {
-            return false;
+    TN_NO_GRAD;
+    for (int i = 0; i < g->count; i++) {
+        if (!g->at[i].here || device_seen(g, i)) { continue; }
+        TN_SCOPE;
+        tn_tensor *sums = sums_on(g->at[i].here->storage->device, g);
+        double *here = host + g->count;
+        if (tn_is_inert(sums) || tn_copy_out(sums, here) != TN_OK) { return false; }
+        for (int k = 0; k < g->count; k++) {
+            host[k] += here[k];
         }
     }
     return true;
@@ -155,31 +171,30 @@ static void add_chain(levels *l, const tn_parts *parts) {
 }
 
 /* False after raising. */
-static bool list_levels(levels *l, const gradient *grads, int n, const char *operation) {
+static bool list_levels(levels *l, const gradients *g) {
     size_t count = 1;
-    for (int i = 0; i < n; i++) {
-        for (const tn_parts *p = grads[i].parts; p; p = p->next) {
+    for (int i = 0; i < g->count; i++) {
+        for (const tn_parts *p = g->at[i].parts; p; p = p->next) {
             count++;
         }
     }
-    *l = (levels){.at = tn__malloc_for(count * sizeof(*l->at), operation)};
-    for (int i = 0; l->at && i < n; i++) {
-        add_chain(l, grads[i].parts);
+    *l = (levels){.at = tn__malloc_for(count * sizeof(*l->at), g->operation)};
+    for (int i = 0; l->at && i < g->count; i++) {
+        add_chain(l, g->at[i].parts);
     }
     return l->at != NULL;
 }
 
-/* The sum of all sums[n]. Level by level: a node waits until all that lead to it have been added,
- * so that each group sums once, however different the chains of its ranks are before it (stages of
- * a pipeline). Parameters without a gradient are included, and absent ones: every rank takes part
- * in the same sums, even if all that it has is frozen. False after raising. */
-static bool total_sum(const gradient *grads, const double *sums, int n, double *total,
-                      const char *operation) {
+/* The sum of all sums[count]. Level by level: a node waits until all that lead to it have been
+ * added, so that each group sums once, however different the chains of its ranks are before it
+ * (stages of a pipeline). Parameters without a gradient are included, and absent ones: every rank
+ * takes part in the same sums, even if all that it has is frozen. False after raising. */
+static bool total_sum(const gradients *g, const double *sums, double *total) {
     levels l;
-    if (!list_levels(&l, grads, n, operation)) { return false; }
+    if (!list_levels(&l, g)) { return false; }
     *total = 0.0;
-    for (int i = 0; i < n; i++) {
-        level_add(&l, grads[i].parts, sums[i], total);
+    for (int i = 0; i < g->count; i++) {
+        level_add(&l, g->at[i].parts, sums[i], total);
     }
     bool done = true;
     for (int depth = l.deepest - 1; done && depth >= 0; depth--) {
@@ -195,12 +210,11 @@ static bool total_sum(const gradient *grads, const double *sums, int n, double *
     return done;
 }
 
-/* The square root of the sum of squares of n gradients, in double and in order. NaN after raising.
- */
-static double grad_norm(const gradient *grads, int n, const char *operation) {
-    double *sums = tn__malloc_for((size_t)(n > 0 ? n : 1) * sizeof(*sums), operation), total;
-    if (!sums) { return NAN; }
-    bool done = all_sums(grads, n, sums, operation) && total_sum(grads, sums, n, &total, operation);
+/* The square root of the sum of squares, in double and in order. NaN after raising. */
+static double grad_norm(const gradients *g) {
+    if (tn__pending()) { return NAN; }
+    double *sums = tn__malloc_for(2 * (size_t)g->count * sizeof(*sums), g->operation), total;
+    bool done = sums && all_sums(g, sums) && total_sum(g, sums, &total);
     free(sums);
     return done ? sqrt(total) : NAN;
 }
@@ -219,13 +233,9 @@ static bool may_clip(double max_norm, const char *operation) {
 }
 
 double tn__optim_norm(tn_optim *opt, const char *operation) {
-    gradient *grads = tn__malloc_for((size_t)opt->item_count * sizeof(*grads), operation);
-    if (!grads) { return NAN; }
-    for (int i = 0; i < opt->item_count; i++) {
-        grads[i] = gradient_of(tn__item_param(&opt->items[i]), opt->items[i].entry.parts);
-    }
-    double norm = grad_norm(grads, opt->item_count, operation);
-    free(grads);
+    gradients g = gradients_of(opt, operation);
+    double norm = grad_norm(&g);
+    free(g.at);
     return norm;
 }
 
@@ -240,96 +250,74 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
     return norm;
 }
 
-/* Whether the whole norm is of gradients here, on one device, and that device steps all of them. */
-static bool stays_there(const tn_optim *opt, tn_device *device) {
+/* Whether the whole norm is of gradients here, on one device. */
+static bool all_on_device(const gradients *g, tn_device *device) {
     bool any = false, all = true;
-    for (int i = 0; i < opt->item_count && all; i++) {
-        const tn__item *item = &opt->items[i];
-        gradient g = gradient_of(tn__item_param(item), item->entry.parts);
-        if (g.here && !any) {
-            *device = g.here->storage->device;
-            any = true;
-        }
-        all = !g.parts && (!g.here || (is_on(&g, *device) && !tn_is_inert(g.here)));
+    for (int i = 0; i < g->count && all; i++) {
+        const tn_tensor *here = g->at[i].here;
+        if (here && !any) { *device = here->storage->device; }
+        any = any || here;
+        all = !g->at[i].parts && (!here || (is_on(&g->at[i], *device) && !tn_is_inert(here)));
     }
-    return any && all && opt->method->step;
+    return any && all;
 }
 
-/* The norm and the factor of the gradients on the device; inert after raising. */
-static tn_tensor *clip_there(tn_optim *opt, tn_device device, double max_norm) {
-    tn_tensor *sums = tn_empty_on(device, TN_DIMS(opt->item_count), TN_F64),
-              *clip = tn_empty_on(device, TN_DIMS(2), TN_F64);
-    tn_span *spans = tn__malloc_for((size_t)opt->item_count * sizeof(*spans), "optim_clip_later");
-    int n = 0;
-    for (int i = 0; spans && i < opt->item_count; i++) {
-        gradient g = gradient_of(tn__item_param(&opt->items[i]), NULL);
-        if (g.here && tn__usable(g.here, "optim_clip_later")) { spans[n++] = tn__span_of(g.here); }
-    }
+/* The norm and the factor of the gradients, on their device; inert after raising. */
+static tn_tensor *clip_on_device(const gradients *g, tn_device device, double max_norm) {
+    tn_tensor *sums = sums_on(device, g), *clip = tn_empty_on(device, TN_DIMS(2), TN_F64);
+    if (tn_is_inert(sums) || tn_is_inert(clip)) { return tn_inert(); }
     const tn_backend *kernels = tn_backend_of(device);
-    bool done = !tn__pending() && tn__sum_squares(spans, n, sums, "optim_clip_later");
-    tn_status status = TN_OK;
-    if (done) {
-        status = kernels->clip(tn_context_of(device), (const double *)tn__address(sums), n,
-                               max_norm, (double *)tn__address(clip));
-    }
-    free(spans);
-    if (status != TN_OK) {
-        tn__raise(status, "optim_clip_later", "the %s kernel for clipping failed with %s",
-                  kernels->name, tn_status_name(status));
-    }
-    return tn__pending() ? tn_inert() : clip;
+    tn_status status = kernels->clip(tn_context_of(device), (const double *)tn__address(sums),
+                                     g->count, max_norm, (double *)tn__address(clip));
+    if (status == TN_OK) { return clip; }
+    tn__raise(status, g->operation, "the %s kernel for clipping failed with %s", kernels->name,
+              tn_status_name(status));
+    return tn_inert();
 }
 
 tn_tensor *tn_optim_clip_later(tn_optim *opt, double max_norm) {
+    static const char operation[] = "optim_clip_later";
     TN_SCOPE;
     TN_NO_GRAD;
+    gradients g = {0};
+    if (opt && may_clip(max_norm, operation) && tn__optim_here(opt, operation) &&
+        opt->method->step) {
+        g = gradients_of(opt, operation);
+    }
     tn_device device;
-    if (!opt || !may_clip(max_norm, "optim_clip_later") ||
-        !tn__optim_here(opt, "optim_clip_later") || !stays_there(opt, &device)) {
+    tn_tensor *clip = all_on_device(&g, &device) ? clip_on_device(&g, device, max_norm) : NULL;
+    free(g.at);
+    if (!clip) {
         double norm = tn_optim_clip(opt, max_norm);
         return tn_return(tn__pending() ? tn_inert() : tn_scalar(norm, TN_F64));
     }
-    tn_tensor *clip = clip_there(opt, device, max_norm);
     if (tn_is_inert(clip)) { return clip; }
     tn__optim_scale(opt, 1.0);
     opt->clip = tn_keep(clip);
     return tn_return(tn_select(clip, 0, 0));
 }
 
-/* The gradients of a module, one for each parameter, including absent ones. */
-typedef struct collection {
-    gradient *grads;
-    int count;
-    int64_t capacity;
-} collection;
-
 static bool collect_gradient(const tn_entry *entry, void *user) {
-    collection *c = user;
-    if (!tn__grow(&c->grads, c->count + 1, &c->capacity, sizeof(*c->grads), "clip_grad_norm")) {
-        return false;
-    }
-    c->grads[c->count++] = gradient_of(entry->stored, entry->parts);
-    return true;
+    return add_gradient(user, entry->stored, entry->parts);
 }
 
 double tn_clip_grad_norm(void *m, double max_norm) {
     if (!may_clip(max_norm, "clip_grad_norm")) { return NAN; }
-    collection c = {0};
-    tn_module_each(m, (tn_walk){.absent = true}, collect_gradient, &c);
-    double norm = tn__pending() ? NAN : grad_norm(c.grads, c.count, "clip_grad_norm");
-    double scale = tn__clip_scale(norm, max_norm);
+    gradients g = {.operation = "clip_grad_norm"};
+    tn_module_each(m, (tn_walk){.absent = true}, collect_gradient, &g);
+    double norm = grad_norm(&g), scale = tn__clip_scale(norm, max_norm);
     TN_NO_GRAD;
-    for (int i = 0; scale < 1.0 && i < c.count; i++) {
-        if (c.grads[i].here) { tn_mul_scalar_(c.grads[i].here, scale); }
+    for (int i = 0; scale < 1.0 && i < g.count; i++) {
+        if (g.at[i].here) { tn_mul_scalar_(g.at[i].here, scale); }
     }
-    free(c.grads);
+    free(g.at);
     return norm;
 }
 
 static bool clamp_gradient(const tn_entry *entry, void *user) {
-    const double *most = user;
-    tn_tensor *g = gradient_of(entry->stored, NULL).here;
-    return !g || !tn_is_inert(tn_clamp_(g, -*most, *most));
+    const double *max = user;
+    tn_tensor *grad = tn_grad_of(entry->stored);
+    return !grad || !tn_is_inert(tn_clamp_(grad, -*max, *max));
 }
 
 tn_status tn_clip_grad_value(void *m, double value) {
