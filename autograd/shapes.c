@@ -14,12 +14,13 @@ enum { RULE_TEXT = 160, RULE_WORDS = 17, RULE_TERMS = TN_OP_INPUTS + TN_OP_OUTPU
 enum { REST = 0 }; /* the number of "..." */
 
 /* What an operand's dtype must be: one of tn_dtype, or one of these. */
-enum { DTYPE_SHARED_FLOAT = TN_DTYPES, DTYPE_WIDE, DTYPE_SHARED, DTYPE_FLOAT, DTYPE_INDEX };
+enum { DTYPE_WIDE = TN_DTYPES, DTYPE_FLOAT, DTYPE_INDEX, DTYPE_SHARED, DTYPE_SHARED_FLOAT };
 
-/* One operand, with a word for each of its sizes. */
+/* One operand, with a word for each of its sizes but those of "...". */
 typedef struct shape_term {
-    uint8_t dtype, words, sizes; /* sizes: of the words, those that are not REST */
-    uint8_t word[TN_MAX_DIMS + 1];
+    uint8_t dtype, words, lead; /* lead: of the words, those before "...", or all */
+    bool rest;                  /* it has "..." */
+    uint8_t word[TN_MAX_DIMS];
 } shape_term;
 
 typedef struct shape_word {
@@ -42,7 +43,7 @@ static bool is_word(shape_word word, const char *text) {
 
 /* The dtype of this name, which an input, or an output, can have; -1: there is none. */
 static int dtype_named(shape_word name, bool is_output) {
-    static const char *const others[] = {"wide", "any", "float", "index"};
+    static const char *const others[] = {"wide", "float", "index", "any"};
     for (int i = 0; i < TN_DTYPES; i++) {
         if (is_word(name, tn_dtype_name((tn_dtype)i))) { return i; }
     }
@@ -62,12 +63,16 @@ static bool read_word(shape_rule *r, const tn_op_call *c, shape_term *t, shape_w
     while (k < r->names && !is_word(word, r->name[k])) {
         k++;
     }
-    if (k == REST && t->sizes < t->words) { return refuse_text(c, r, "... twice in one operand"); }
-    if (k == RULE_WORDS || t->words > TN_MAX_DIMS) { return refuse_text(c, r, "too many words"); }
+    if (k == REST && t->rest) { return refuse_text(c, r, "... twice in one operand"); }
+    if (k == RULE_WORDS || t->words == TN_MAX_DIMS) { return refuse_text(c, r, "too many words"); }
     if (word.length >= (int)sizeof *r->name) { return refuse_text(c, r, "too long a word"); }
     if (k == r->names) { memcpy(r->name[r->names++], word.text, (size_t)word.length); }
-    t->sizes += k != REST;
-    t->word[t->words++] = (uint8_t)k;
+    if (k == REST) {
+        t->rest = true;
+    } else {
+        t->word[t->words++] = (uint8_t)k;
+        t->lead += !t->rest;
+    }
     return true;
 }
 
@@ -120,31 +125,37 @@ enum { EMPTY, BUSY, READY };
 enum { KEPT_RULES = 64, KEPT_TRIES = 4 };
 
 static struct {
-    int state; /* atomic; it only grows */
+    int state;        /* atomic; it only grows */
+    const char *text; /* of the operation that has this rule; NULL: a function's */
     shape_rule rule;
 } kept[KEPT_RULES];
 
 /* Where a rule is kept: in one of KEPT_TRIES places, by the address of its text. */
 static inline size_t place_of_rule(const char *text, int try) {
-    return (size_t)(((uint64_t)(uintptr_t)text * 0x9E3779B97F4A7C15u) >> 32) + (size_t)try;
+    uint64_t hash = (uint64_t)(uintptr_t)text * 0x9E3779B97F4A7C15u >> 32;
+    return (size_t)(hash + (uint64_t)try) % KEPT_RULES;
 }
 
-static inline const shape_rule *find_rule(const char *text) {
+/* fixed: the text is its operation's, and does not change; others are compared. */
+static inline const shape_rule *find_rule(const char *text, bool fixed) {
     for (int i = 0; i < KEPT_TRIES; i++) {
-        size_t k = place_of_rule(text, i) % KEPT_RULES;
+        size_t k = place_of_rule(text, i);
         bool ready = __atomic_load_n(&kept[k].state, __ATOMIC_ACQUIRE) == READY;
-        if (ready && strcmp(kept[k].rule.text, text) == 0) { return &kept[k].rule; }
+        if (ready && (fixed ? kept[k].text == text : strcmp(kept[k].rule.text, text) == 0)) {
+            return &kept[k].rule;
+        }
     }
     return NULL;
 }
 
 /* Without a free place it is read again at the next call. */
-static void keep_rule(const shape_rule *rule, const char *text) {
+static void keep_rule(const shape_rule *rule, const char *text, bool fixed) {
     for (int i = 0; i < KEPT_TRIES; i++) {
-        size_t k = place_of_rule(text, i) % KEPT_RULES;
+        size_t k = place_of_rule(text, i);
         int empty = EMPTY;
         if (__atomic_compare_exchange_n(&kept[k].state, &empty, BUSY, false, __ATOMIC_RELAXED,
                                         __ATOMIC_RELAXED)) {
+            kept[k].text = fixed ? text : NULL;
             kept[k].rule = *rule;
             __atomic_store_n(&kept[k].state, READY, __ATOMIC_RELEASE);
             return;
@@ -158,8 +169,7 @@ static void keep_rule(const shape_rule *rule, const char *text) {
 typedef struct shape_check {
     tn_op_call *c;
     const shape_rule *rule;
-    int8_t input[RULE_WORDS]; /* the first that has the word; -1: none yet */
-    int64_t size[RULE_WORDS]; /* what it is there; of "...": */
+    int64_t size[RULE_WORDS]; /* of each word; -1: not known yet; of "...", or NULL: */
     const int64_t *rest;
     int rest_ndim;
     int dtype_input; /* the first of those that share a dtype; -1: none */
@@ -183,21 +193,16 @@ static bool refuse_dtype(const shape_check *s, int i) {
 static inline bool check_dtype(shape_check *s, int i, int wanted) {
     const tn_op_call *c = s->c;
     tn_dtype dtype = c->in[i]->dtype;
-    switch (wanted) {
-    case DTYPE_SHARED_FLOAT:
-    case DTYPE_SHARED:
+    if (wanted >= DTYPE_SHARED) {
         return s->dtype_input < 0  ? begins_dtype(s, i, wanted)
                : dtype != s->dtype ? refuse_dtype(s, i)
                                    : true;
-    case DTYPE_FLOAT:
-        return tn_op_float(c, i);
-    case DTYPE_INDEX:
-        return tn_op_index(c, i);
-    default:
-        return dtype == (tn_dtype)wanted ||
-               tn_op_fail(c, TN_EDTYPE, "%s is %s (%s is needed)", tn_op_input_name(c->op, i).text,
-                          tn_dtype_name(dtype), tn_dtype_name((tn_dtype)wanted));
     }
+    if (wanted == DTYPE_FLOAT) { return tn_op_float(c, i); }
+    if (wanted == DTYPE_INDEX) { return tn_op_index(c, i); }
+    return dtype == (tn_dtype)wanted ||
+           tn_op_fail(c, TN_EDTYPE, "%s is %s (%s is needed)", tn_op_input_name(c->op, i).text,
+                      tn_dtype_name(dtype), tn_dtype_name((tn_dtype)wanted));
 }
 
 typedef struct term_text {
@@ -206,21 +211,32 @@ typedef struct term_text {
 
 /* "[..., in]" */
 static term_text text_of_term(const shape_rule *r, int i) {
+    const shape_term *t = &r->term[i];
     term_text to = {"["};
     size_t n = 1, size = sizeof to.text - 1;
-    for (int k = 0; k < r->term[i].words && n < size; k++) {
-        n += (size_t)snprintf(to.text + n, size - n, "%s%s", k ? ", " : "",
-                              r->name[r->term[i].word[k]]);
+    for (int k = 0; k < t->words + t->rest && n < size; k++) {
+        int word = k < t->lead ? t->word[k] : k == t->lead ? REST : t->word[k - 1];
+        n += (size_t)snprintf(to.text + n, size - n, "%s%s", k ? ", " : "", r->name[word]);
     }
     strcat(to.text, "]");
     return to;
+}
+
+/* The first input that has the word; -1: none. */
+static int first_with(const shape_check *s, int word) {
+    for (int i = 0; i < s->c->inputs; i++) {
+        const shape_term *t = &s->rule->term[i];
+        bool has = word == REST ? t->rest : memchr(t->word, word, t->words) != NULL;
+        if (has && s->c->in[i]) { return i; }
+    }
+    return -1;
 }
 
 /* Input i disagrees with an earlier one about a word, and says what the text does. */
 __attribute__((cold)) static bool refuse_input(const shape_check *s, int word, int i,
                                                const char *sizes) {
     const tn_op_call *c = s->c;
-    int first = s->input[word];
+    int first = first_with(s, word);
     term_text wanted = text_of_term(s->rule, first), other = text_of_term(s->rule, i);
     if (first == i) {
         return tn_op_fail(c, TN_ESHAPE, "%s is %s (it must be %s: %s)",
@@ -243,13 +259,17 @@ __attribute__((cold)) static bool refuse_size(const shape_check *s, int word, in
     return refuse_input(s, word, i, sizes);
 }
 
-static inline bool check_size(shape_check *s, int word, int i, int64_t size) {
-    if (s->input[word] < 0) {
-        s->input[word] = (int8_t)i;
-        s->size[word] = size;
-        return true;
+/* Checks the sizes of n words. */
+static inline bool check_sizes(shape_check *s, int i, const uint8_t *word, const int64_t *size,
+                               int n) {
+    for (int k = 0; k < n; k++) {
+        int64_t *known = &s->size[word[k]];
+        if (*known != size[k]) {
+            if (*known >= 0) { return refuse_size(s, word[k], i, size[k]); }
+            *known = size[k];
+        }
     }
-    return s->size[word] == size || refuse_size(s, word, i, size);
+    return true;
 }
 
 __attribute__((cold)) static bool refuse_rest(const shape_check *s, int i, tn_dims rest) {
@@ -260,8 +280,7 @@ __attribute__((cold)) static bool refuse_rest(const shape_check *s, int i, tn_di
 }
 
 static bool check_rest(shape_check *s, int i, const int64_t *rest, int ndim) {
-    if (s->input[REST] < 0) {
-        s->input[REST] = (int8_t)i;
+    if (!s->rest) {
         s->rest = rest;
         s->rest_ndim = ndim;
         return true;
@@ -276,30 +295,26 @@ static bool check_rest(shape_check *s, int i, const int64_t *rest, int ndim) {
 static bool check_input(shape_check *s, int i) {
     const shape_term *t = &s->rule->term[i];
     const tn_tensor *x = s->c->in[i];
-    int rest = x->dims.ndim - t->sizes;
+    int rest = x->dims.ndim - t->words, lead = t->lead;
     if (!check_dtype(s, i, t->dtype)) { return false; }
-    if (t->sizes == t->words ? rest != 0 : rest < 0) {
+    if (t->rest ? rest < 0 : rest != 0) {
         return tn_op_fail(s->c, TN_ESHAPE, "%s is %s (it must be %s)",
                           tn_op_input_name(s->c->op, i).text, tn_shape_text(x),
                           text_of_term(s->rule, i).text);
     }
     const int64_t *size = x->dims.size;
-    for (int k = 0; k < t->words; k++) {
-        if (t->word[k] != REST) {
-            if (!check_size(s, t->word[k], i, *size++)) { return false; }
-        } else {
-            if (!check_rest(s, i, size, rest)) { return false; }
-            size += rest;
-        }
-    }
-    return true;
+    return check_sizes(s, i, t->word, size, lead) &&
+           (!t->rest || check_rest(s, i, size + lead, rest)) &&
+           check_sizes(s, i, t->word + lead, size + lead + rest, t->words - lead);
 }
 
 /* ---- Outputs --------------------------------------------------------------------------------- */
 
-__attribute__((cold)) static bool refuse_output(const shape_check *s) {
+/* The size of a word is not known; NULL: there are too many dimensions. */
+__attribute__((cold)) static bool refuse_output(const shape_check *s, const char *word) {
     const tn_op_call *c = s->c;
-    int i = s->input[REST];
+    int i = first_with(s, REST);
+    if (word) { return tn_op_fail(c, TN_EVALUE, "no input has the size '%s' of its result", word); }
     if (i < 0) {
         return tn_op_fail(c, TN_ESHAPE, "the result would have more than %d dimensions",
                           TN_MAX_DIMS);
@@ -313,29 +328,36 @@ static tn_dtype dtype_of_output(const shape_check *s, int wanted) {
     return wanted == DTYPE_WIDE && s->dtype != TN_F64 ? TN_F32 : s->dtype;
 }
 
-static bool make_output(const shape_check *s, const shape_term *t) {
-    tn_dims dims = {0};
-    for (int k = 0; k < t->words; k++) {
-        int word = t->word[k], count = word == REST ? s->rest_ndim : 1;
-        if (s->input[word] < 0) {
-            return tn_op_fail(s->c, TN_EVALUE, "no input has the size '%s' of its result",
-                              s->rule->name[word]);
-        }
-        if (dims.ndim + count > TN_MAX_DIMS) { return refuse_output(s); }
-        for (int i = 0; i < count; i++) {
-            dims.size[dims.ndim++] = word == REST ? s->rest[i] : s->size[word];
-        }
+/* Appends the sizes of n words. */
+static inline bool put_sizes(const shape_check *s, const uint8_t *word, int n, tn_dims *to) {
+    for (int k = 0; k < n; k++) {
+        if (s->size[word[k]] < 0) { return refuse_output(s, s->rule->name[word[k]]); }
+        to->size[to->ndim++] = s->size[word[k]];
     }
-    return tn_op_out(s->c, dims, dtype_of_output(s, t->dtype));
+    return true;
+}
+
+static inline bool make_output(const shape_check *s, const shape_term *t) {
+    tn_dims dims = {0};
+    if (t->rest && !s->rest) { return refuse_output(s, s->rule->name[REST]); }
+    if (t->words + (t->rest ? s->rest_ndim : 0) > TN_MAX_DIMS) { return refuse_output(s, NULL); }
+    if (!put_sizes(s, t->word, t->lead, &dims)) { return false; }
+    /* with the constant it is a few moves (tn_dims_from) */
+    for (int i = 0; i < TN_MAX_DIMS && t->rest && i < s->rest_ndim; i++) {
+        dims.size[dims.ndim++] = s->rest[i];
+    }
+    return put_sizes(s, t->word + t->lead, t->words - t->lead, &dims) &&
+           tn_op_out(s->c, dims, dtype_of_output(s, t->dtype));
 }
 
 bool tn_op_shapes(tn_op_call *c, const char *text) {
     if (!text) { return tn_op_fail(c, TN_EVALUE, "its shape rule is NULL"); }
     shape_rule read;
-    const shape_rule *r = find_rule(text);
+    bool fixed = text == c->op->shapes;
+    const shape_rule *r = find_rule(text, fixed);
     if (!r) {
         if (!read_rule(&read, c, text)) { return false; }
-        keep_rule(&read, text);
+        keep_rule(&read, text, fixed);
         r = &read;
     }
     if (c->inputs > r->inputs) {
@@ -349,8 +371,8 @@ bool tn_op_shapes(tn_op_call *c, const char *text) {
     s.dtype = TN_F32;
     s.rest = NULL;
     s.rest_ndim = 0;
-    memset(s.input, -1, sizeof s.input);
-    for (int i = 0; i < c->inputs; i++) {
+    memset(s.size, -1, sizeof s.size);
+    for (int i = 0, n = c->inputs; i < n; i++) {
         if (c->in[i] && !check_input(&s, i)) { return false; }
     }
     for (int i = r->inputs; i < r->terms; i++) {
