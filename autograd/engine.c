@@ -44,7 +44,7 @@ static int root_slot(tn__run *run, tn_tensor *root) {
 }
 
 /* Slots are appended as they are discovered, so they are also the worklist. */
-static bool discover_graph(tn__run *run, tn_tensor *const *roots, int n) {
+bool tn__run_discover(tn__run *run, tn_tensor *const *roots, int n) {
     for (int i = 0; i < n; i++) {
         int slot = root_slot(run, roots[i]);
         if (slot < 0) { return false; }
@@ -227,15 +227,15 @@ bool tn__check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
 
 /* Recompute and second derivatives nest a few runs; a hook that calls backward endlessly would nest
  * them until the stack overflows. */
-enum { MOST_RUNS = 100 };
+enum { MAX_RUNS = 100 };
 
 bool tn__run_enter(const char *operation) {
-    if (tn__grad_self.backward_depth + tn__grad_self.ending >= MOST_RUNS) {
+    if (tn__grad_self.backward_depth + tn__grad_self.ending >= MAX_RUNS) {
         return tn__fail(
             TN_ESTATE, operation,
             "%d backward runs are inside each other (a hook that calls backward without "
             "end?)",
-            MOST_RUNS);
+            MAX_RUNS);
     }
     tn__grad_self.backward_depth++;
     return true;
@@ -302,7 +302,7 @@ void tn__run_accumulate(tn__run *run, tn_tensor *const *roots, tn_tensor *const 
         TN_SCOPE;
         TN_NO_GRAD;
         if (!roots ||
-            (discover_graph(run, roots, n) && (!input || choose_inputs(run, &input, 1, true)) &&
+            (tn__run_discover(run, roots, n) && (!input || choose_inputs(run, &input, 1, true)) &&
              (!run->halved || mark_wanted(run)) && start_roots(run, roots, grads, n))) {
             run_ready_nodes(run);
         }
@@ -354,7 +354,7 @@ void tn__run_capture(tn__run *run, tn_tensor *const *roots, tn_tensor *const *gr
         TN_SCOPE;
         bool before = tn_grad_mode_begin(run->create_graph);
         bool ok = !roots ||
-                  (discover_graph(run, roots, n) && choose_inputs(run, inputs, inputs_n, true) &&
+                  (tn__run_discover(run, roots, n) && choose_inputs(run, inputs, inputs_n, true) &&
                    choose_inputs(run, run->later, run->later_n, false) && mark_wanted(run) &&
                    start_roots(run, roots, grads, n));
         ok = ok && run_ready_nodes(run) &&

@@ -129,37 +129,52 @@ static bool check_input(const tn_tensor *t, int i) {
     return true;
 }
 
-static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck_options o) {
-    TN_SCOPE;
-    tn_tensor *chosen[TN_MAX_VALUES], *grads[TN_MAX_VALUES], *roots[TN_MAX_VALUES],
-        *weights[TN_MAX_VALUES];
-    int index[TN_MAX_VALUES], count = 0, n = 0;
-    for (int i = 0; i < inputs.n; i++) {
-        if (inputs.v[i] && !check_input(inputs.v[i], i)) { return false; }
-        if (tn_requires_grad(inputs.v[i])) {
-            index[count] = i;
-            chosen[count++] = inputs.v[i];
+/* The gradients of f's weighted sum by the inputs that require one. */
+typedef struct gradients {
+    int count, index[TN_MAX_VALUES]; /* of the inputs */
+    tn_tensor *grad[TN_MAX_VALUES];  /* NULL: zeros */
+} gradients;
+
+/* False after raising. */
+static bool find_gradients(tn_forward f, void *user, tn_values in, bool create_graph,
+                           gradients *found) {
+    tn_tensor *chosen[TN_MAX_VALUES], *roots[TN_MAX_VALUES], *weights[TN_MAX_VALUES];
+    int n = 0;
+    found->count = 0;
+    bool before = tn_grad_mode_begin(true);
+    tn_values out = f(user, in);
+    for (int i = 0; i < in.n; i++) {
+        if (tn_requires_grad(in.v[i])) {
+            found->index[found->count] = i;
+            chosen[found->count++] = in.v[i];
         }
     }
-    bool before = tn_grad_mode_begin(true);
-    tn_values out = f(user, inputs);
     for (int k = 0; k < out.n; k++) {
-        if (out.v[k] && tn_requires_grad(out.v[k]) && out.v[k]->dtype == TN_F64) {
+        if (tn_requires_grad(out.v[k]) && out.v[k]->dtype == TN_F64) {
             weights[n] = weights_like(out.v[k], k);
             roots[n++] = out.v[k];
         }
     }
-    tn_grad_options options = TN_WITH(tn_grad, .allow_unused = true);
-    bool ok = !tn__pending();
-    if (ok && (n == 0 || count == 0)) {
+    if (!tn__pending() && (n == 0 || found->count == 0)) {
         tn__raise(TN_EVALUE, "gradcheck", "no output depends on an input that requires a gradient");
-        ok = false;
     }
-    ok = ok && tn_grad(roots, weights, n, chosen, count, grads, options) == TN_OK;
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = create_graph, .allow_unused = true);
+    bool ok = !tn__pending() &&
+              tn_grad(roots, weights, n, chosen, found->count, found->grad, options) == TN_OK;
     tn_grad_mode_end(&before);
+    return ok;
+}
+
+static bool first_order(tn_forward f, void *user, tn_values inputs, tn_gradcheck_options o) {
+    TN_SCOPE;
+    gradients found;
+    for (int i = 0; i < inputs.n; i++) {
+        if (inputs.v[i] && !check_input(inputs.v[i], i)) { return false; }
+    }
+    bool ok = find_gradients(f, user, inputs, false, &found);
     TN_NO_GRAD;
-    for (int k = 0; k < count && ok; k++) {
-        ok = compare_gradients(f, user, inputs, index[k], grads[k], o);
+    for (int k = 0; k < found.count && ok; k++) {
+        ok = compare_gradients(f, user, inputs, found.index[k], found.grad[k], o);
     }
     return ok;
 }
@@ -174,27 +189,11 @@ typedef struct gradient_of {
 static tn_values gradient_forward(void *user, tn_values in) {
     const gradient_of *of = user;
     tn_values result = {0};
-    tn_tensor *chosen[TN_MAX_VALUES], *roots[TN_MAX_VALUES], *weights[TN_MAX_VALUES],
-        *grads[TN_MAX_VALUES];
-    int count = 0, n = 0;
-    bool before = tn_grad_mode_begin(true);
-    tn_values out = of->f(of->user, in);
-    for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) { chosen[count++] = in.v[i]; }
+    gradients found;
+    bool ok = find_gradients(of->f, of->user, in, true, &found);
+    for (int i = 0; ok && i < found.count; i++) {
+        if (found.grad[i]) { result.v[result.n++] = found.grad[i]; }
     }
-    for (int k = 0; k < out.n; k++) {
-        if (tn_requires_grad(out.v[k])) {
-            weights[n] = weights_like(out.v[k], k);
-            roots[n++] = out.v[k];
-        }
-    }
-    tn_grad_options options = TN_WITH(tn_grad, .create_graph = true, .allow_unused = true);
-    if (tn_grad(roots, weights, n, chosen, count, grads, options) == TN_OK) {
-        for (int i = 0; i < count; i++) {
-            if (grads[i]) { result.v[result.n++] = grads[i]; }
-        }
-    }
-    tn_grad_mode_end(&before);
     return result;
 }
 

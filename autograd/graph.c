@@ -7,16 +7,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char *dims_text(tn_dims dims, char *text, size_t size) {
-    size_t at = (size_t)snprintf(text, size, "[");
-    for (int i = 0; i < dims.ndim && at < size; i++) {
-        at += (size_t)snprintf(text + at, size - at, "%s%lld", i ? ", " : "",
-                               (long long)dims.size[i]);
-    }
-    if (at < size) { snprintf(text + at, size - at, "]"); }
-    return text;
-}
-
 /* Text inside a label's quotes. */
 static void draw_text(tn__file *file, const char *text) {
     for (; *text; text++) {
@@ -38,14 +28,12 @@ static const char *input_name(const tn__run *run, const tn_tensor *leaf) {
 
 static void draw_leaf(tn__file *file, const tn__run *run, int index, tn_leaf_name name,
                       void *user) {
-    char dims[256];
     const tn_tensor *leaf = run->slots[index].leaf;
     const char *called = name ? name(leaf, user) : NULL;
     called = called ? called : input_name(run, leaf);
     tn__file_print(file, "  n%d [shape=box, style=filled, fillcolor=\"#d8ecd0\", label=\"", index);
     draw_text(file, called ? called : "leaf");
-    tn__file_print(file, "\\n%s %s\"];\n", tn_dtype_name(leaf->dtype),
-                   dims_text(leaf->dims, dims, sizeof dims));
+    tn__file_print(file, "\\n%s %s\"];\n", tn_dtype_name(leaf->dtype), tn__dims_text(leaf->dims));
 }
 
 /* The shape of a node's results, from the edges to it: the node does not store it. */
@@ -56,8 +44,8 @@ typedef struct node_shape {
 } node_shape;
 
 static int far_end(const tn__run *run, const tn__edge *edge) {
-    const void *key = edge->node ? (const void *)edge->node : (const void *)edge->leaf;
-    return key ? tn__run_find(run, key) : -1;
+    const tn__slot *slot = tn__far_slot(run, edge);
+    return slot ? (int)(slot - run->slots) : -1;
 }
 
 static void note_shape(node_shape *shape, tn_dims dims) {
@@ -82,40 +70,23 @@ static node_shape *find_shapes(const tn__run *run, const tn_tensor *t) {
 
 static void draw_node(tn__file *file, const tn__run *run, int index, const node_shape *shapes) {
     const tn_node *node = run->slots[index].node;
-    char text[256];
     bool alone = shapes[index].known && !shapes[index].differ;
     tn__file_print(file, "  n%d [label=\"%s%s%s\"];\n", index, node->op->name, alone ? "\\n" : "",
-                   alone ? dims_text(shapes[index].dims, text, sizeof text) : "");
+                   alone ? tn__dims_text(shapes[index].dims) : "");
     for (int i = 0; i < node->inputs; i++) {
         int far = far_end(run, &node->edges[i]);
         if (far >= 0) {
             tn__file_print(file, "  n%d -> n%d [label=\"%s\"];\n", far, index,
-                           shapes[far].differ ? dims_text(node->edges[i].dims, text, sizeof text)
-                                              : "");
+                           shapes[far].differ ? tn__dims_text(node->edges[i].dims) : "");
         }
     }
-}
-
-static bool walk_graph(tn__run *run, const tn_tensor *t) {
-    bool fresh;
-    if (tn__run_slot(run, t->node, t->node ? NULL : (tn_tensor *)t, &fresh) < 0) { return false; }
-    for (int at = 0; at < run->count; at++) {
-        tn_node *node = run->slots[at].node;
-        for (int i = 0; node && i < node->inputs; i++) {
-            const tn__edge *edge = &node->edges[i];
-            if ((edge->node || edge->leaf) &&
-                tn__run_slot(run, edge->node, edge->node ? NULL : edge->leaf, &fresh) < 0) {
-                return false;
-            }
-        }
-    }
-    return true;
 }
 
 tn_status tn_graph_dot(const tn_tensor *t, const char *path, tn_leaf_name name, void *user) {
     if (!tn__readable(t, "graph_dot")) { return tn_error(); }
     tn__run run = {0};
-    if (!walk_graph(&run, t)) {
+    tn_tensor *root = (tn_tensor *)t;
+    if (!tn__run_discover(&run, &root, 1)) {
         tn__run_finish(&run);
         return tn_error();
     }

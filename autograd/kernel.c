@@ -1,8 +1,7 @@
-/* What kernels are given, and what they return.
+/* What kernels are given, and how the statuses that they return become errors.
  *
  * A kernel sees descriptors (operand.h). In a backward the needed gradients are made here, in the
  * dtype in which they will be summed; some kernels add to the sums so far instead (target.h).
- * Statuses become errors.
  *
  * What runs, the first that can: the operation's forward or the device's own kernel; loops over the
  * host's memory; the composition. On a device other than the CPU the composition precedes the
@@ -24,19 +23,15 @@
 /* If the operation has raised a better message, that one stays. */
 static void status_raise(const tn_op *op, tn_status status, const tn_backend *kernels,
                          const tn_context *ctx, const tn_tensor *first) {
-    switch (status) {
-    case TN_EINDEX:
+    if (status == TN_EINDEX) {
         tn__raise(status, op->name, "index %lld at position %lld is out of range",
                   (long long)ctx->bad_value, (long long)ctx->bad_position);
-        return;
-    case TN_EUNSUPPORTED:
+    } else if (status == TN_EUNSUPPORTED) {
         tn__raise(status, op->name, "the %s kernels do not handle %s", kernels->name,
                   first ? tn_dtype_name(first->dtype) : "these dtypes");
-        return;
-    case TN_ENOMEM:
+    } else if (status == TN_ENOMEM) {
         tn__raise(status, op->name, "out of memory for scratch space");
-        return;
-    default:
+    } else {
         tn__raise(status, op->name, "the %s kernels failed with %s", kernels->name,
                   tn_status_name(status));
     }
@@ -98,15 +93,6 @@ tn_status tn_op_run_back(const tn_op *op, const tn_op_back *b) {
 
 static const tn_device the_host = {TN_CPU, 0};
 
-static inline bool is_narrow(tn_dtype dtype) {
-    return dtype == TN_BF16 || dtype == TN_F16;
-}
-
-/* Whether host loops can use t itself. */
-static inline bool host_takes(const tn_tensor *t) {
-    return t->storage->device.kind == TN_CPU && !is_narrow(t->dtype);
-}
-
 /* Warns, once for each operation, that its loops take a device's tensors to the host and their
  * results back: right, but slow, and the device waits. */
 static void say_host(const tn_op *op, tn_device device) {
@@ -124,14 +110,11 @@ static void say_host(const tn_op *op, tn_device device) {
     }
 }
 
-/* What host loops read in place of t: t itself if they can use it. */
-static tn_tensor *host_reads(tn_tensor *t) {
-    return host_takes(t) ? t : tn__widened(tn__ops.to(t, the_host));
-}
-
-/* What host loops write in place of t; it is copied to t afterwards. */
+/* What host loops write in place of t, if they cannot use t itself; it is copied to t afterwards.
+ */
 static tn_tensor *host_writes(tn_tensor *t) {
-    return host_takes(t) ? t : tn__new(t->dims, is_narrow(t->dtype) ? TN_F32 : t->dtype, the_host);
+    bool takes = t->storage->device.kind == TN_CPU && !tn__is_narrow(t->dtype);
+    return takes ? t : tn__new(t->dims, tn__is_narrow(t->dtype) ? TN_F32 : t->dtype, the_host);
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -139,7 +122,6 @@ static tn_tensor *host_writes(tn_tensor *t) {
 /* Runs `kernel` on operands where they are. `others`: something else can run instead, so
  * TN_EUNSUPPORTED is not raised. */
 static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call *), bool others) {
-    const tn_op *op = c->op;
     tn_desc x[TN_OP_INPUTS], y[TN_OP_OUTPUTS];
     tn__scratch_pool s;
     tn__scratch_begin(&s, c->kernels, c->ctx);
@@ -148,18 +130,18 @@ static tn_status forward_run(tn_op_call *c, tn_status (*kernel)(const tn_op_call
     memset(c->y, 0, sizeof c->y);
     for (int i = 0; i < c->inputs && i < TN_OP_INPUTS && status == TN_OK; i++) {
         if (c->in[i]) {
-            status = tn__operand_read(&s, &x[i], c->in[i], op->x_rows[i], c->in[i]->dtype);
+            status = tn__operand_read(&s, &x[i], c->in[i], c->op->x_rows[i], c->in[i]->dtype);
             c->x[i] = &x[i];
         }
     }
     for (int i = 0; i < c->outputs; i++) {
-        tn__operand_write(&y[i], c->out[i], op->y_rows[i]);
+        tn__operand_write(&y[i], c->out[i], c->op->y_rows[i]);
         c->y[i] = &y[i];
     }
     if (status == TN_OK) { status = kernel(c); }
     tn__scratch_end(&s);
     if (status != TN_OK && !(status == TN_EUNSUPPORTED && others && !tn__pending())) {
-        status_raise(op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
+        status_raise(c->op, status, c->kernels, c->ctx, c->inputs > 0 ? c->in[0] : NULL);
     }
     return status;
 }
@@ -178,7 +160,7 @@ static tn_status host_forward(tn_op_call *c) {
     h.kernels = tn_backend_of(the_host);
     h.ctx = tn_context_of(the_host);
     for (int i = 0; i < c->inputs; i++) {
-        in[i] = c->in[i] ? host_reads(c->in[i]) : NULL;
+        in[i] = c->in[i] ? tn__widened(tn__ops.to(c->in[i], the_host)) : NULL;
     }
     for (int i = 0; i < c->outputs; i++) {
         h.out[i] = host_writes(c->out[i]);
@@ -193,14 +175,13 @@ static tn_status host_forward(tn_op_call *c) {
 
 /* An operation without a kernel makes views of its first input, which need no filling. */
 static tn_status check_views(const tn_op_call *c) {
+    const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
     for (int i = 0; i < c->outputs; i++) {
-        const tn_tensor *x = c->inputs > 0 ? c->in[0] : NULL;
         if ((!x || c->out[i]->storage != x->storage) && tn_count(c->out[i]) > 0) {
-            tn_op_fail(
-                c, TN_EVALUE,
-                "output %d is not a view of input 0, and nothing fills it: forward, host and "
-                "compose are NULL",
-                i);
+            tn_op_fail(c, TN_EVALUE,
+                       "output %d is not a view of input 0, and nothing fills it: forward, host "
+                       "and compose are NULL",
+                       i);
         }
     }
     return tn_error();
@@ -233,7 +214,7 @@ typedef struct backward_pass {
 static tn_dtype dtype_of_dx(const tn_op_grad *g, const backward_pass *p, int i) {
     tn_dtype own = tn_op_input_dtype(g, i), summed = tn_op_gradient_dtype(g, i);
     bool wider = p->host || ((summed == TN_F32 || summed == TN_F64) && (g->op->widens >> i & 1));
-    return is_narrow(own) && wider ? TN_F32 : own;
+    return tn__is_narrow(own) && wider ? TN_F32 : own;
 }
 
 /* Finds sums to add to, for all wanted inputs of op->adds or for none. */
@@ -250,17 +231,15 @@ static void find_sums(tn_op_grad *g, backward_pass *p) {
 
 /* Where the gradient of input i goes; dx describes it. False after raising. */
 static bool make_gradient(tn_op_grad *g, backward_pass *p, int i) {
-    tn_dtype dtype = dtype_of_dx(g, p, i);
-    tn_device device = p->b.ctx->device;
-    bool added = p->made[i];
-    if (!added) {
-        p->made[i] = tn__target_memory(g, i, dtype, device, p->host ? NULL : p->made, &p->how[i]);
+    if (!p->made[i]) {
+        p->made[i] = tn__target_memory(g, i, dtype_of_dx(g, p, i), p->b.ctx->device,
+                                       p->host ? NULL : p->made, &p->how[i]);
     }
     if (p->made[i]->inert) { return false; }
     if (!tn__operand_write(&p->dx[i], p->made[i], g->op->x_rows[i]) && p->how[i]) {
         return tn__fail(TN_EVALUE, g->op->name, "dx_out returns strides that do not allow rows");
     }
-    if (added) { p->b.adds |= 1u << i; }
+    if (p->how[i] >= TN__TARGET_ADD) { p->b.adds |= 1u << i; }
     p->b.dx[i] = &p->dx[i];
     return true;
 }
@@ -288,26 +267,21 @@ static const tn_dtype *dtype_of_dy(const tn_op_grad *g, const backward_pass *p, 
 static tn_status read_operand(const tn_op_grad *g, backward_pass *p, tn_tensor *t, int rows,
                               const tn_dtype *dtype, tn_desc *d) {
     if (!tn__usable(t, g->op->name)) { return TN_ESTATE; }
-    t = p->host ? host_reads(t) : t;
+    t = p->host ? tn__widened(tn__ops.to(t, the_host)) : t;
     return t->inert ? TN_ESTATE : tn__operand_read(&p->s, d, t, rows, dtype ? *dtype : t->dtype);
 }
 
 /* Reads what was saved and the gradients that arrived. */
 static tn_status read_operands(tn_op_grad *g, backward_pass *p) {
     const tn_op *op = g->op;
-    uint32_t saved = tn__node_saves(g->node);
     tn_status status = TN_OK;
-    for (int i = 0; i < g->inputs && status == TN_OK; i++) {
-        if (saved & TN_SAVES_INPUT(i)) {
-            p->b.x[i] = &p->x[i];
-            status = read_operand(g, p, tn_op_saved_input(g, i), op->x_rows[i], NULL, &p->x[i]);
-        }
-    }
-    for (int i = 0; saved >= TN_SAVES_OUTPUT(i) && status == TN_OK; i++) {
-        if (saved & TN_SAVES_OUTPUT(i)) {
-            p->b.y[i] = &p->y[i];
-            status = read_operand(g, p, tn_op_saved_output(g, i), op->y_rows[i], NULL, &p->y[i]);
-        }
+    for (int k = 0; k < g->node->saved_count && status == TN_OK; k++) {
+        int bit = __builtin_ctz(g->node->saved[k].bit), i = bit % 16;
+        bool input = bit == i;
+        tn_tensor *t = input ? tn_op_saved_input(g, i) : tn_op_saved_output(g, i);
+        tn_desc *d = input ? &p->x[i] : &p->y[i];
+        (input ? p->b.x : p->b.y)[i] = d;
+        status = read_operand(g, p, t, (input ? op->x_rows : op->y_rows)[i], NULL, d);
     }
     for (int k = 0; k < g->outputs && status == TN_OK; k++) {
         if (g->dout[k]) {
@@ -334,7 +308,6 @@ static void give_gradients(tn_op_grad *g, backward_pass *p) {
  * have as its kernel. TN_EUNSUPPORTED, if there are others that may run, is not raised. */
 static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_back *), bool loops,
                               tn_device device, bool others) {
-    const tn_op *op = g->op;
     backward_pass p;
     p.b = (tn_op_back){
         .args = g->args, .kernels = tn_backend_of(device), .ctx = tn_context_of(device)};
@@ -342,14 +315,13 @@ static tn_status backward_run(tn_op_grad *g, tn_status (*kernel)(const tn_op_bac
     p.host = loops;
     memset(p.made, 0, sizeof p.made);
     tn_status status = make_gradients(g, &p) ? read_operands(g, &p) : tn_error();
-    bool ran = status == TN_OK;
-    if (ran) { status = kernel(&p.b); }
+    if (status == TN_OK) { status = kernel(&p.b); }
     tn__scratch_end(&p.s);
-    if (ran && status == TN_EUNSUPPORTED && !tn__pending() && others) { return TN_EUNSUPPORTED; }
+    if (status == TN_EUNSUPPORTED && others && !tn__pending()) { return TN_EUNSUPPORTED; }
     if (status == TN_OK) {
         give_gradients(g, &p);
     } else {
-        status_raise(op, status, p.b.kernels, p.b.ctx, g->dout[0]);
+        status_raise(g->op, status, p.b.kernels, p.b.ctx, g->dout[0]);
     }
     return tn_error();
 }
@@ -372,5 +344,5 @@ tn_status tn__kernel_backward(tn_op_grad *g) {
 }
 
 tn_tensor *tn__widened(tn_tensor *t) {
-    return t && is_narrow(t->dtype) ? tn__ops.cast(t, TN_F32) : t;
+    return t && tn__is_narrow(t->dtype) ? tn__ops.cast(t, TN_F32) : t;
 }

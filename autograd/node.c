@@ -112,14 +112,6 @@ bool tn__node_record(tn_op_call *c, uint32_t saves) {
 
 /* ---- What a rule reads ----------------------------------------------------------------------- */
 
-uint32_t tn__node_saves(const tn_node *node) {
-    uint32_t saves = 0;
-    for (int i = 0; i < node->saved_count; i++) {
-        saves |= node->saved[i].bit;
-    }
-    return saves;
-}
-
 static tn__saved *find_saved(const tn_node *node, uint32_t bit) {
     for (int i = 0; i < node->saved_count; i++) {
         if (node->saved[i].bit == bit) { return &node->saved[i]; }

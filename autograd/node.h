@@ -58,8 +58,6 @@ void tn__node_attach(tn_node *node, tn_tensor *t, int output);
 
 void tn__node_save(tn_node *node, int place, tn_tensor *t, uint32_t bit);
 
-uint32_t tn__node_saves(const tn_node *node); /* the bits of what it saved */
-
 void tn__node_keep(tn_node *node);
 void tn__node_release(tn_node *node);    /* never recurses, however long the graph */
 void tn__node_free_saved(tn_node *node); /* saved tensors and args */

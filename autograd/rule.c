@@ -37,7 +37,7 @@ void tn_op_give(tn_op_grad *g, int i, tn_tensor *gradient) {
         gradient = tn__ops.sum_to(gradient, edge->dims);
     }
     tn_dtype dtype = gradient_dtype(edge);
-    bool wide = gradient->dtype == TN_F32 && (edge->dtype == TN_BF16 || edge->dtype == TN_F16);
+    bool wide = gradient->dtype == TN_F32 && tn__is_narrow(edge->dtype);
     if (gradient->dtype == edge->dtype || wide) { gradient = tn__ops.cast(gradient, dtype); }
     if (gradient->dtype != dtype && !gradient->inert) {
         tn__raise(TN_EDTYPE, g->op->name, "backward gives a gradient in %s for %s, which is %s",

@@ -82,6 +82,8 @@ void tn__run_finish(tn__run *run); /* leaves an empty one */
 /* Whether backward may begin at these roots. False after raising. */
 bool tn__check_roots(tn_tensor *const *roots, tn_tensor *const *grads, int n,
                      const char *operation);
+/* Makes slots for all that the roots reach, and counts what each waits for. False after raising. */
+bool tn__run_discover(tn__run *run, tn_tensor *const *roots, int n);
 /* Before a run; the two below leave it. False after raising. */
 bool tn__run_enter(const char *operation);
 
