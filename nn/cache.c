@@ -100,10 +100,7 @@ static void drop_row_of(tn_tensor **field, int64_t row, int64_t last, int64_t fi
     tn_tensor *held = tn_narrow(*field, 2, 0, filled);
     if (row != last) { tn_copy_(tn_select(held, 0, row), tn_select(held, 0, last)); }
     tn_tensor *rest = tn_narrow(*field, 0, 0, last);
-    if (!tn__pending()) {
-        tn_release(*field);
-        *field = tn_keep(rest);
-    }
+    if (!tn__pending()) { tn__field_set(field, rest); }
 }
 
 static bool drop_cache_row(tn_module *m, const char *path, void *user) {
@@ -136,9 +133,8 @@ static bool begin_cache(tn_module *m, const char *path, void *user) {
     const tn_attention_cache_options *options = user;
     tn_kv_cache *cache = cache_of(m);
     if (cache) {
-        tn_release(cache->k);
-        tn_release(cache->v);
-        cache->k = cache->v = NULL;
+        tn__field_set(&cache->k, NULL);
+        tn__field_set(&cache->v, NULL);
         cache->batch = options->batch;
         cache->length = options->length;
         cache->filled = 0;

@@ -116,12 +116,8 @@ tn_status tn_module_to(void *module, tn_device device) {
     tn_module *root = !tn__pending() && p.count > 0 ? tn__module_root(m, "module_to") : m;
     if (root && root != m) { tn_module_each(root, (tn_walk){.with_shared = true}, check_tie, &p); }
     for (int i = 0; i < p.count; i++) {
-        tn_tensor *other = p.moves[i].to;
-        if (!tn__pending()) {
-            other = *p.moves[i].field;
-            *p.moves[i].field = p.moves[i].to;
-        }
-        tn_release(other);
+        if (!tn__pending()) { tn__field_set(p.moves[i].field, p.moves[i].to); }
+        tn_release(p.moves[i].to);
     }
     free(p.moves);
     return tn_error();

@@ -96,30 +96,29 @@ static tn_values call_forward_hook(const tn__module_hook *hook, tn_module *m, tn
     return values;
 }
 
-tn_values tn__hooks_before(tn_module *m, tn_values in) {
+/* Calls the `before` hooks, or with out the `after` hooks. Returns what they leave of these values.
+ */
+static tn_values run_forward_hooks(tn_module *m, tn_values in, tn_values *out) {
     tn_module_lists *lists = m->lists;
-    if (!lists || lists->hook_count == 0) { return in; }
+    tn_values *values = out ? out : &in;
+    if (!lists || lists->hook_count == 0) { return *values; }
     running_begin(lists);
     for (int i = 0, n = lists->hook_count; i < n; i++) {
-        if (lists->hooks[i]->hooks.before && !lists->hooks[i]->removed) {
-            in = call_forward_hook(lists->hooks[i], m, in, NULL);
+        const tn__module_hook *hook = lists->hooks[i];
+        if (!hook->removed && (out ? hook->hooks.after != NULL : hook->hooks.before != NULL)) {
+            *values = call_forward_hook(hook, m, in, out);
         }
     }
     running_end(lists);
-    return in;
+    return *values;
+}
+
+tn_values tn__hooks_before(tn_module *m, tn_values in) {
+    return run_forward_hooks(m, in, NULL);
 }
 
 tn_values tn__hooks_after(tn_module *m, tn_values in, tn_values out) {
-    tn_module_lists *lists = m->lists;
-    if (!lists || lists->hook_count == 0) { return out; }
-    running_begin(lists);
-    for (int i = 0, n = lists->hook_count; i < n; i++) {
-        if (lists->hooks[i]->hooks.after && !lists->hooks[i]->removed) {
-            out = call_forward_hook(lists->hooks[i], m, in, &out);
-        }
-    }
-    running_end(lists);
-    return out;
+    return run_forward_hooks(m, in, &out);
 }
 
 /* Runs backward_before, or with in_grads backward_after. */

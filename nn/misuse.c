@@ -1,78 +1,11 @@
-/* Two mistakes with modules that nothing else would show.
- *
- * A module that has moved (a vector that grew, a struct that was copied): its old place must no
- * longer be read. Every build checks, where a module is used and where a walk reaches it, for
- * instance when an optimiser is made.
- *
- * A layer that a forward calls but that was never added: it learns nothing, since no optimiser
- * finds it. Looking for it costs every call a little, so only debug builds do.
+/* A mistake with modules that nothing else would show: a layer that a forward calls but that was
+ * never added. It learns nothing, since no optimiser finds it. Looking for it costs every call a
+ * little, so only debug builds do.
  */
 #include "nn/layer.h"
 #include "nn/misuse.h"
 
-#include "core/fork.h"
-#include "core/memory.h"
-
-#include <pthread.h>
 #include <stdio.h>
-
-/* ---- Modules that have moved ----------------------------------------------------------------- *
- *
- * A module is in the program's memory. Its `place` is its address when it first registered
- * something. When it is seen elsewhere, that place is recorded; code that holds its lists, or those
- * of a module below it, checks before it reads there. */
-
-bool tn__modules_moved;
-
-static pthread_mutex_t places_lock = PTHREAD_MUTEX_INITIALIZER;
-static const tn_module **places;
-static int place_count;
-static int64_t place_capacity;
-
-__attribute__((constructor)) static void care_for_fork(void) {
-    tn__fork_takes(&places_lock);
-}
-
-/* Where in the list it is, or -1. */
-static int find_place(const tn_module *place) {
-    int i = place_count - 1;
-    while (i >= 0 && places[i] != place) {
-        i--;
-    }
-    return i;
-}
-
-void tn__module_left(const tn_module *place) {
-    pthread_mutex_lock(&places_lock);
-    if (find_place(place) < 0 &&
-        tn__grow(&places, place_count + 1, &place_capacity, sizeof(*places), NULL)) {
-        places[place_count++] = place;
-        __atomic_store_n(&tn__modules_moved, true, __ATOMIC_RELAXED);
-    }
-    pthread_mutex_unlock(&places_lock);
-}
-
-void tn__module_is_back(const tn_module *place) {
-    pthread_mutex_lock(&places_lock);
-    int i = find_place(place);
-    if (i >= 0) {
-        places[i] = places[--place_count];
-        __atomic_store_n(&tn__modules_moved, place_count > 0, __ATOMIC_RELAXED);
-    }
-    pthread_mutex_unlock(&places_lock);
-}
-
-/* Modules are members of each other's structs as a rule, so what is below one has moved as well. */
-bool tn__module_has_left(const tn_module_lists *lists) {
-    pthread_mutex_lock(&places_lock);
-    while (lists && find_place(lists->module) < 0) {
-        lists = lists->up;
-    }
-    pthread_mutex_unlock(&places_lock);
-    return lists != NULL;
-}
-
-/* ---- Modules that were never added ----------------------------------------------------------- */
 
 void tn_module_set_apart(void *module, bool apart) {
     tn_module *m = tn__module_of(module, "module_set_apart");

@@ -9,22 +9,20 @@ static inline bool tn__module_moved(const tn_module *m) {
     return m->place && m->place != m;
 }
 
-/* Notes that the module of this place was seen elsewhere; that it was used here again; and asks
- * whether it, or one around it, was seen elsewhere. */
-void tn__module_left(const tn_module *place);
-void tn__module_is_back(const tn_module *place);
-bool tn__module_has_left(const tn_module_lists *lists);
-extern bool tn__modules_moved; /* atomic: some have left and are not back */
-static inline bool tn__any_moved(void) {
-    return __builtin_expect(__atomic_load_n(&tn__modules_moved, __ATOMIC_RELAXED), false);
+/* Whether the module of these lists, or one around it, was seen elsewhere: as a rule modules are
+ * members of each other's structs. */
+static inline bool tn__module_has_left(const tn_module_lists *lists) {
+    while (lists && !__atomic_load_n(&lists->left, __ATOMIC_RELAXED)) {
+        lists = lists->up;
+    }
+    return lists != NULL;
 }
 
-/* Whether the module of these lists is still where it was: not finished, not seen
- * elsewhere, and not overwritten. (Memory that was freed and not used again looks like a module.)
- */
+/* Whether the module of these lists is still where it was: not finished, not seen elsewhere, and
+ * not overwritten. (Memory that was freed and not used again looks like a module.) */
 static inline bool tn__module_is_valid(const tn_module_lists *lists) {
     const tn_module *m = lists->module;
-    return m && !(tn__any_moved() && tn__module_has_left(lists)) &&
+    return m && !tn__module_has_left(lists) &&
            (m->state == TN__MODULE_ALIVE || m->state == TN__MODULE_BROKEN) && m->place == m &&
            m->lists == lists;
 }

@@ -16,6 +16,27 @@
 
 /* ---- Where a module is ----------------------------------------------------------------------- */
 
+/* A module is in the program's memory. Its `place` is its address when it first registered
+ * something; a vector that grew, or a struct that was copied, is found elsewhere, and the old place
+ * must no longer be read. Every build checks, where a module is used and where a walk reaches it,
+ * for instance when an optimiser is made. */
+TN__ALIVE_LIST(every_list, "module");
+
+/* m was seen elsewhere: code that holds its lists, or those of a module below it, will know. A copy
+ * of what is finished has lists that were freed. */
+static void note_left(const tn_module *m) {
+    if (tn__alive_has(&every_list, m->lists)) {
+        __atomic_store_n(&m->lists->left, true, __ATOMIC_RELAXED);
+    }
+}
+
+/* What was seen elsewhere was a copy: m is the module. */
+static void note_back(const tn_module *m) {
+    if (m->lists && __atomic_load_n(&m->lists->left, __ATOMIC_RELAXED)) {
+        __atomic_store_n(&m->lists->left, false, __ATOMIC_RELAXED);
+    }
+}
+
 static void raise_moved(const char *operation, const char *kind, const char *name) {
     tn__raise(TN_ESTATE, operation,
               "the %s%s%s has moved since it was registered (a vector that grew, a struct that was "
@@ -93,13 +114,11 @@ tn_module *tn__module_of(void *m, const char *operation) {
         return NULL;
     }
     if (tn__module_moved(module)) {
-        tn__module_left(module->place);
+        note_left(module);
         raise_moved(operation, module->kind, module->name);
         return NULL;
     }
-    if (tn__any_moved()) { /* what was seen elsewhere was a copy: this is the module */
-        tn__module_is_back(module);
-    }
+    note_back(module);
     return module;
 }
 
@@ -112,41 +131,32 @@ static bool is_module_size(size_t bytes, const char *kind) {
     return bytes >= sizeof(tn_module);
 }
 
-void tn_module_init(void *module, const char *kind, tn_module_forward forward) {
+static void begin_module(void *module, const char *kind, tn_module_forward forward,
+                         tn_module_forward_values forward_values, const char *operation) {
     tn_module *m = module;
-    if (!is_module_place(m, "module_init")) { return; }
-    *m = (tn_module){.state = TN__MODULE_ALIVE,
+    if (!is_module_place(m, operation)) { return; }
+    bool complete = forward || forward_values;
+    *m = (tn_module){.state = complete ? TN__MODULE_ALIVE : TN__MODULE_BROKEN,
                      .training = true,
                      .kind = kind ? kind : "module",
-                     .forward = forward};
-    if (!forward) {
-        m->state = TN__MODULE_BROKEN;
-        tn__raise(TN_EVALUE, "module_init", "%s: the forward is NULL", m->kind);
-    }
+                     .forward = forward,
+                     .forward_values = forward_values};
+    if (!complete) { tn__raise(TN_EVALUE, operation, "%s: the forward is NULL", m->kind); }
 }
 
-void tn_module_init_values(void *module, const char *kind, tn_module_forward_values forward) {
-    tn_module *m = module;
-    if (!is_module_place(m, "module_init_values")) { return; }
-    *m = (tn_module){.state = TN__MODULE_ALIVE,
-                     .training = true,
-                     .kind = kind ? kind : "module",
-                     .forward_values = forward};
-    if (!forward) {
-        m->state = TN__MODULE_BROKEN;
-        tn__raise(TN_EVALUE, "module_init_values", "%s: the forward is NULL", m->kind);
-    }
+void tn_module_init(void *m, const char *kind, tn_module_forward forward) {
+    begin_module(m, kind, forward, NULL, "module_init");
+}
+
+void tn_module_init_values(void *m, const char *kind, tn_module_forward_values forward) {
+    begin_module(m, kind, NULL, forward, "module_init_values");
 }
 
 bool tn__layer_begin(void *m, size_t bytes, const char *kind, tn_module_forward forward,
                      tn_module_forward_values forward_values) {
     if (!m) { return tn__fail(TN_EVALUE, kind, "the module is NULL"); }
     memset(m, 0, bytes);
-    if (forward) {
-        tn_module_init(m, kind, forward);
-    } else {
-        tn_module_init_values(m, kind, forward_values);
-    }
+    begin_module(m, kind, forward, forward_values, "module_init");
     return true;
 }
 
@@ -228,6 +238,7 @@ tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {
     if (!m->lists) {
         m->lists = tn__calloc_for(1, sizeof(*m->lists), operation);
         if (!m->lists) { return NULL; }
+        tn__alive_begin(&every_list, m->lists);
         m->lists->refs = 1;
         m->lists->module = m->place = m;
         m->lists->kind = m->kind;
@@ -241,6 +252,7 @@ void tn__module_lists_release(tn_module_lists *lists) {
         free(lists->children);
         free(lists->hooks);
         free(lists->precision);
+        tn__alive_drop(&every_list, lists);
         free(lists);
     }
 }

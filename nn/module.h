@@ -9,6 +9,7 @@
 #ifndef TERN_NN_MODULE_H
 #define TERN_NN_MODULE_H
 
+#include "core/alive.h"
 #include "core/error.h"
 #include "nn/strategy.h"
 #include "tern/sys/tensor.h"
@@ -38,6 +39,7 @@ typedef struct tn__module_hook {
 } tn__module_hook;
 
 struct tn_module_lists {
+    tn__alive alive;
     int32_t refs;        /* atomic */
     tn_module *module;   /* where it is; NULL once it is finished */
     tn_module_lists *up; /* of the parent; NULL for a root */
@@ -60,6 +62,7 @@ struct tn_module_lists {
     tn_precision *precision; /* the policy that was set here, or NULL */
     tn_kv_cache *cache;      /* of an attention: tn_cache_begin begins it; or NULL */
     bool apart;              /* others' forwards may call it: tn_module_set_apart */
+    bool left;               /* atomic: it was seen elsewhere, and not used here since */
     bool lending;            /* the fields hold the policy's copies: a call is in progress */
     bool unit; /* its parameters exist only while it is called (sharding): it lends its own, after
                   its `before` hooks, not the modules around it */
@@ -101,6 +104,13 @@ void tn__modes_restore(void *m, tn__modes *modes);
 
 /* Removes every hook (the module is finished). */
 void tn__module_drop_hooks(tn_module_lists *lists);
+
+/* Puts a tensor, or NULL, into a field of a module instead of what it holds. */
+static inline void tn__field_set(tn_tensor **field, tn_tensor *tensor) {
+    tn_tensor *old = *field;
+    *field = tn_keep(tensor);
+    tn_release(old);
+}
 
 /* The parameter of a record, whatever its field holds now. */
 static inline tn_tensor *tn__record_tensor(const tn__record *record) {

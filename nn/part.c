@@ -10,12 +10,10 @@
 
 void tn__record_set_part(tn__record *record, tn_tensor *part, const tn_layout *layout,
                          const tn_parts *parts) {
-    tn_tensor *old = record->part;
-    record->part = tn_keep(part);
+    tn__field_set(&record->part, part);
     record->parts = parts;
     record->cut = layout != NULL;
     record->layout = layout ? *layout : (tn_layout){0};
-    tn_release(old);
 }
 
 /* The block that a layout cuts from the whole; false after raising. */

@@ -45,13 +45,13 @@ static void plan_free(plan *p) {
 static bool quantize_rows(const exchange *e, int64_t from, int64_t count, const char *path) {
     TN_SCOPE;
     tn_tensor *w = tn_cast(tn_narrow(e->weight, 0, from, count), TN_F32);
-    tn_tensor *most = tn_max(tn_abs(w), TN_DIMS(1), true); /* (count, 1); NaN if there is one */
-    double top = tn_item(tn_max(most, TN_DIMS(), false));
+    tn_tensor *max = tn_max(tn_abs(w), TN_DIMS(1), true); /* (count, 1); NaN if there is one */
+    double top = tn_item(tn_max(max, TN_DIMS(), false));
     if (!tn__pending() && !isfinite(top)) {
         tn__raise(TN_EVALUE, operation, "\"%s\" holds %g", path, top);
     }
     /* even a row of zeros has a scale, so nothing divides by 0 */
-    tn_tensor *scale = tn_clamp(tn_div_scalar(most, 127.0), 0x1p-126, INFINITY),
+    tn_tensor *scale = tn_clamp(tn_div_scalar(max, 127.0), 0x1p-126, INFINITY),
               *units = tn_div(w, scale);
     units = tn_add(units, tn_mul_scalar(tn_sign(units), 0.5)); /* casts truncate */
     tn_copy_(tn_narrow(e->bytes, 0, from, count), tn_cast(units, TN_I8));
@@ -96,13 +96,14 @@ static tn__record *scale_record(const tn_module_lists *lists, const tn__record *
 }
 
 /* A module that holds `tensor` and would not read a scale; NULL: there is none. */
-static const tn_module_lists *deaf_holder(const tn_module_lists *lists, const tn_tensor *tensor) {
+static const tn_module_lists *holder_without_scale(const tn_module_lists *lists,
+                                                   const tn_tensor *tensor) {
     for (int i = 0; i < lists->record_count; i++) {
         const tn__record *record = lists->records[i];
         if (*record->field == tensor && !scale_record(lists, record)) { return lists; }
     }
     for (int i = 0; i < lists->child_count; i++) {
-        const tn_module_lists *found = deaf_holder(lists->children[i], tensor);
+        const tn_module_lists *found = holder_without_scale(lists->children[i], tensor);
         if (found) { return found; }
     }
     return NULL;
@@ -119,12 +120,12 @@ static bool may_exchange(const plan *p, const tn__record *record, const char *pa
         return tn__fail(TN_EDTYPE, operation, "\"%s\" is %s %s (a float matrix is needed)", path,
                         tn_dtype_name(w->dtype), tn_shape_text(w));
     }
-    const tn_module_lists *deaf = deaf_holder(p->root, w);
-    if (deaf) {
+    const tn_module_lists *other = holder_without_scale(p->root, w);
+    if (other) {
         tn__raise(TN_EUNSUPPORTED, operation, "\"%s\" is shared with a %s, which cannot read bytes",
-                  path, deaf->kind);
+                  path, other->kind);
     }
-    return !deaf;
+    return !other;
 }
 
 static bool is_planned(const plan *p, const tn_tensor *weight) {
@@ -166,11 +167,8 @@ static void apply_exchange(tn_module_lists *lists, const exchange *e) {
     for (int i = 0; i < lists->record_count; i++) {
         tn__record *record = lists->records[i];
         if (*record->field == e->weight) {
-            tn_tensor **scale = scale_record(lists, record)->field, *old = *scale;
-            *scale = tn_keep(e->scale);
-            tn_release(old);
-            *record->field = tn_keep(e->bytes);
-            tn_release(e->weight);
+            tn__field_set(scale_record(lists, record)->field, e->scale);
+            tn__field_set(record->field, e->bytes);
         }
     }
     for (int i = 0; i < lists->child_count; i++) {

@@ -284,9 +284,7 @@ tn_status tn_module_tie(void *module, const char *name, const char *with) {
         return tn__raise(TN_ESHAPE, "module_tie", "%s is %s but %s is %s", name, tn_shape_text(a),
                          with, tn_shape_text(b));
     }
-    tn_tensor *old = *second->field;
-    *second->field = tn_keep(*first->field);
-    tn_release(old);
+    tn__field_set(second->field, *first->field);
     second->tied = true;
     tn__record_set_part(second, first->part, first->cut ? &first->layout : NULL, first->parts);
     return TN_OK;
@@ -296,10 +294,7 @@ static void exchange_below(const tn_module_lists *lists, tn_tensor *old, tn_tens
                            const char *operation) {
     for (int i = 0; i < lists->record_count; i++) {
         tn__record *record = lists->records[i];
-        if (!record->buffer && *record->field == old) {
-            *record->field = tn_keep(new);
-            tn_release(old);
-        }
+        if (!record->buffer && *record->field == old) { tn__field_set(record->field, new); }
     }
     for (int i = 0; i < lists->child_count; i++) {
         if (tn__module_in_place(lists->children[i], operation)) {
@@ -327,9 +322,7 @@ tn_status tn_module_set_buffer(void *module, const char *name, tn_tensor *tensor
     for (int i = 0; name && m->lists && i < m->lists->record_count; i++) {
         tn__record *record = m->lists->records[i];
         if (record->buffer && strcmp(record->name, name) == 0) {
-            tn_tensor *old = *record->field;
-            *record->field = tn_keep(tensor);
-            tn_release(old);
+            tn__field_set(record->field, tensor);
             return TN_OK;
         }
     }

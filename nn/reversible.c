@@ -54,12 +54,9 @@ static uint32_t version_of(const tn_tensor *t) {
 /* ---- The chain ------------------------------------------------------------------------------- */
 
 static void set_now(chain *c, int at, tn_tensor *first, tn_tensor *second) {
-    tn_tensor *old[2] = {c->now[0], c->now[1]};
-    c->now[0] = tn_keep(first);
-    c->now[1] = tn_keep(second);
+    tn__field_set(&c->now[0], first);
+    tn__field_set(&c->now[1], second);
     c->at = at;
-    tn_release(old[0]);
-    tn_release(old[1]);
 }
 
 static void release_chain(chain *c) {
@@ -121,10 +118,10 @@ static tn_tensor *make_again(const chain *c, int k, tn_tensor *from, bool record
 
 /* Goes back over step k, which has added `part`. False after raising. */
 static bool undo_step(chain *c, int k, tn_tensor *part) {
-    tn_tensor *old[2] = {c->now[0], c->now[1]};
-    old[k % 2] = tn_sub(old[k % 2], part);
+    tn_tensor *before = tn_sub(c->now[k % 2], part);
     if (tn__pending()) { return false; }
-    set_now(c, k, old[0], old[1]);
+    tn__field_set(&c->now[k % 2], before);
+    c->at = k;
     return true;
 }
 
@@ -146,7 +143,7 @@ static bool rewind_chain(chain *c) {
 
 /* Makes `now` the streams after step k: as a rule they are there, since the step behind it ran just
  * before. False after raising. */
-static bool come_to(chain *c, int k) {
+static bool rewind_to(chain *c, int k) {
     if ((!c->now[0] || c->at < k + 1) && !rewind_chain(c)) { return false; }
     while (c->at > k + 1) {
         TN_SCOPE;
@@ -160,7 +157,7 @@ static bool come_to(chain *c, int k) {
 
 /* Which inputs of the node the module's result leads to; of a step that is its other stream, as
  * `from`, and parameters. */
-static tn_tensor *led_to(const tn_op_grad *g, int i, tn_tensor *from) {
+static tn_tensor *input_behind(const tn_op_grad *g, int i, tn_tensor *from) {
     bool wanted = i > 0 && g->wants[i];
     return !wanted ? NULL : i == 1 ? from : g->node->edges[i].leaf;
 }
@@ -169,7 +166,7 @@ static tn_tensor *led_to(const tn_op_grad *g, int i, tn_tensor *from) {
 static void give_gradients(tn_op_grad *g, tn_tensor *part, tn_tensor *from) {
     tn__collection chosen = {.operation = "reversible"};
     for (int i = 0; i < g->inputs; i++) {
-        tn_tensor *t = led_to(g, i, from);
+        tn_tensor *t = input_behind(g, i, from);
         if (t) { tn__collect(&chosen, t); }
     }
     if (chosen.count > 0 && !chosen.failed && tn_requires_grad(part)) {
@@ -177,7 +174,7 @@ static void give_gradients(tn_op_grad *g, tn_tensor *part, tn_tensor *from) {
         if (made && tn_grad(&part, g->dout, 1, chosen.tensors, chosen.count, made,
                             TN_WITH(tn_grad, .allow_unused = true)) == TN_OK) {
             for (int i = 0, place = 0; i < g->inputs; i++) {
-                if (led_to(g, i, from)) { tn_op_give(g, i, made[place++]); }
+                if (input_behind(g, i, from)) { tn_op_give(g, i, made[place++]); }
             }
         }
         free(made);
@@ -195,7 +192,7 @@ static void step_backward(tn_op_grad *g) {
             "without its history (a forward that adds f(x2) to x1 and g(y1) to x2 can)");
         return;
     }
-    if (!come_to(c, args->step)) { return; }
+    if (!rewind_to(c, args->step)) { return; }
     tn_tensor *from = tn_detach(c->now[1 - args->step % 2]);
     tn_set_requires_grad(from, g->wants[1]);
     tn_tensor *part = make_again(c, args->step, from, true);
@@ -219,20 +216,13 @@ static const tn_op step_op = {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-static bool anything_wanted(const tn__collection *c) {
-    bool any = false;
-    for (int i = 0; i < c->count; i++) {
-        any |= tn_requires_grad(c->tensors[i]);
-    }
-    return any;
-}
-
 /* Makes y the result of step k's node, if a gradient leads through it. False after raising. */
 static bool record_step(chain *c, int k, tn_tensor *const *stream, tn_tensor *y) {
     tn__collection in = {.operation = "reversible"};
     bool ok = tn__collect(&in, stream[k % 2]) && tn__collect(&in, stream[1 - k % 2]) &&
               tn__collect_parameters(&in, c->lists->children[k]->module);
-    if (ok && anything_wanted(&in)) {
+    bool wanted = in.count > 2 || tn_requires_grad(stream[0]) || tn_requires_grad(stream[1]);
+    if (ok && wanted) {
         __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
         step_args args = {c, k};
         tn_node *node = tn__node_new(&step_op, &args, in.tensors, in.count, 1, 0);
@@ -335,26 +325,23 @@ static tn_values reversible_forward(tn_module *self, tn_values in, void *context
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
-enum { MOST_PAIRS = INT32_MAX / 2 /* a step for each module */ };
-
-static void add_module(tn_reversible *m, int pair, const char *which, void *const *children) {
-    char name[TN_MODULE_NAME];
-    snprintf(name, sizeof(name), "%d.%s", pair, which);
-    if (children) { tn_module_add(m, name, children[pair]); }
-}
+enum { MAX_PAIRS = INT32_MAX / 2 /* a step for each module */ };
 
 void tn_reversible_init(tn_reversible *m, void *const *f, void *const *g, int n) {
     if (tn__layer_begin(m, sizeof(*m), "reversible", NULL, reversible_forward)) {
         m->pairs = n;
-        if (n < 1 || n > MOST_PAIRS || !f || !g) {
-            tn__layer_refuse(m, TN_EVALUE, "%d pairs (1 to %d)%s", n, MOST_PAIRS,
+        if (n < 1 || n > MAX_PAIRS || !f || !g) {
+            tn__layer_refuse(m, TN_EVALUE, "%d pairs (1 to %d)%s", n, MAX_PAIRS,
                              f && g ? "" : "; f or g is NULL");
         }
     }
     /* Even without an m: what it cannot own is finished. */
-    for (int i = 0; i < n && n <= MOST_PAIRS && (f || g); i++) {
-        add_module(m, i, "f", f);
-        add_module(m, i, "g", g);
+    for (int i = 0; i < n && n <= MAX_PAIRS && (f || g); i++) {
+        char name[TN_MODULE_NAME];
+        snprintf(name, sizeof(name), "%d.f", i);
+        if (f) { tn_module_add(m, name, f[i]); }
+        snprintf(name, sizeof(name), "%d.g", i);
+        if (g) { tn_module_add(m, name, g[i]); }
     }
 }
 

@@ -19,9 +19,9 @@
 const tn__rnn_kind tn__rnn_kinds[] = {
     {"rnn", "rnn_cell", 1, false}, {"gru", "gru_cell", 3, false}, {"lstm", "lstm_cell", 4, true}};
 
-static const tn__rnn_kind *kind_of(const tn_module *m) {
+const tn__rnn_kind *tn__rnn_kind_of(const tn_module *m) {
     const tn__rnn_kind *kind = tn__rnn_kinds;
-    while (strcmp(kind->name, m->kind) != 0) {
+    while (strcmp(kind->name, m->kind) != 0 && strcmp(kind->cell, m->kind) != 0) {
         kind++;
     }
     return kind;
@@ -41,7 +41,7 @@ typedef struct rnn_last {
 
 static tn_tensor *run_direction(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in, int i,
                                 const rnn_last *last) {
-    const tn__rnn_kind *kind = kind_of(&m->base);
+    const tn__rnn_kind *kind = tn__rnn_kind_of(&m->base);
     bool reverse = m->directions == 2 && i % 2 == 1;
     tn_tensor *h0 = in->h0 ? tn_select(in->h0, 0, i) : NULL,
               *c0 = in->c0 ? tn_select(in->c0, 0, i) : NULL;
@@ -69,7 +69,7 @@ static tn_tensor *run_layers(const tn_rnn *m, tn_tensor *x, const rnn_inputs *in
 
 /* False after raising. */
 static bool check_inputs(const tn_rnn *m, tn_values in, rnn_inputs *each) {
-    const tn__rnn_kind *kind = kind_of(&m->base);
+    const tn__rnn_kind *kind = tn__rnn_kind_of(&m->base);
     *each = (rnn_inputs){in.v[0], in.n > 1 ? in.v[1] : NULL, in.n > 2 ? in.v[2] : NULL,
                          in.n > 3 ? in.v[3] : NULL};
     if (in.n < 1 || in.n > 4 || !in.v[0] || (each->c0 && !kind->has_c)) {
@@ -111,7 +111,7 @@ static tn_values rnn_forward(tn_module *self, tn_values in, void *context) {
     tn_tensor *y = run_layers(m, x, &each, &last);
     tn_values out = {1, {m->batch_first ? tn_transpose(y, 0, 1) : y}};
     if (in.n > 1) { out.v[out.n++] = tn_stack(last.h, states, 0); }
-    if (in.n > 1 && kind_of(self)->has_c) { out.v[out.n++] = tn_stack(last.c, states, 0); }
+    if (in.n > 1 && tn__rnn_kind_of(self)->has_c) { out.v[out.n++] = tn_stack(last.c, states, 0); }
     free(memory);
     return out;
 }

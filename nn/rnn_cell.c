@@ -10,19 +10,9 @@
 #include "nn/layer.h"
 #include "nn/rnn.h"
 
-#include <string.h>
-
-static const tn__rnn_kind *kind_of(const tn_module *m) {
-    const tn__rnn_kind *kind = tn__rnn_kinds;
-    while (strcmp(kind->cell, m->kind) != 0) {
-        kind++;
-    }
-    return kind;
-}
-
 static tn_values cell_forward(tn_module *self, tn_values in, void *context) {
     const tn_rnn_cell *m = (const tn_rnn_cell *)self;
-    const tn__rnn_kind *kind = kind_of(self);
+    const tn__rnn_kind *kind = tn__rnn_kind_of(self);
     tn_tensor *h = in.n > 1 ? in.v[1] : NULL, *c = in.n > 2 ? in.v[2] : NULL;
     if (in.n < 1 || in.n > (kind->has_c ? 3 : 2) || !in.v[0]) {
         tn__raise(TN_EVALUE, self->kind, "%d inputs given; they are x and optionally h%s", in.n,

@@ -53,11 +53,7 @@ void tn_sequential_init(tn_sequential *m) {
     tn__layer_begin(m, sizeof(*m), "sequential", NULL, sequential_forward);
 }
 
-tn_sequential *tn_sequential_new(void) {
-    tn_sequential *m = tn__layer_alloc(sizeof(*m));
-    tn_sequential_init(m);
-    return tn__layer_on_heap(m);
-}
+TN__LAYER_HEAP(tn_sequential, tn_sequential_new(void), tn_sequential_init(m))
 
 tn_status tn_sequential_add(tn_sequential *m, void *child) {
     return tn_module_append(m, child);

@@ -8,6 +8,7 @@
  * A tied parameter is visited once in any walk: under the name it was tied to if that is below the
  * walk's root, else under the first of its names.
  */
+#include "nn/layout.h"
 #include "nn/misuse.h"
 
 #include "core/memory.h"
@@ -75,13 +76,16 @@ static tn_module *find_child(tn_module *m, const char *text) {
     return NULL;
 }
 
-/* ---- Tensors --------------------------------------------------------------------------------- */
+/* ---- Walking --------------------------------------------------------------------------------- */
 
+/* Calls `module` with m and the modules below it, or `entry` with what they have registered. */
 typedef struct walker {
+    const char *operation;
+    tn_module_visitor module;
+    tn_entry_visitor entry;
+    void *user;
     tn_walk walk;
     tn_module *root;
-    tn_entry_visitor f;
-    void *user;
     path path;
 } walker;
 
@@ -130,12 +134,6 @@ tn__record *tn__entry_record(const tn_entry *entry) {
     return lists->records[i];
 }
 
-/* The layout of a parameter that is here as a whole. */
-static tn_layout whole_layout(tn_dims dims) {
-    return (tn_layout){
-        .whole = dims, .dim = -1, .pieces = 1, .slices = 1, .length = tn_dims_count(dims)};
-}
-
 /* False when the visitor stops. */
 static bool visit_record(walker *w, tn_module *m, tn__record *record) {
     bool shared = second_name(w, record);
@@ -150,68 +148,51 @@ static bool visit_record(walker *w, tn_module *m, tn__record *record) {
         .scratch = record->scratch,
         .shared = shared,
         .stored = tn__record_stored(record),
-        .layout = record->cut ? record->layout : whole_layout(tn_shape(*record->field)),
+        .layout = record->cut ? record->layout : tn__layout_whole(tn_shape(*record->field)),
         .parts = record->parts,
         .absent = record->absent,
     };
-    bool more = w->f(&entry, w->user);
+    bool more = w->entry(&entry, w->user);
     path_cut(&w->path, length);
     return more;
 }
 
-static bool walk_tensors(walker *w, tn_module *m) {
-    for (int i = 0; m->lists && i < m->lists->record_count; i++) {
+static bool walk_below(walker *w, tn_module *m) {
+    if (w->module && !w->module(m, w->path.text, w->user)) { return false; }
+    for (int i = 0; w->entry && m->lists && i < m->lists->record_count; i++) {
         if (!visit_record(w, m, m->lists->records[i])) { return false; }
     }
     for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        tn_module *child = tn__module_in_place(m->lists->children[i], "module_each");
+        tn_module *child = tn__module_in_place(m->lists->children[i], w->operation);
         size_t length = w->path.length;
-        if (!child || !path_push(&w->path, child->name) || !walk_tensors(w, child)) {
-            return false;
-        }
+        if (!child || !path_push(&w->path, child->name) || !walk_below(w, child)) { return false; }
         path_cut(&w->path, length);
     }
     return true;
 }
 
-void tn_module_each(void *module, tn_walk walk, tn_entry_visitor f, void *user) {
-    tn_module *m = tn__module_of(module, "module_each");
-    if (!m) { return; }
-    if (!f) {
-        tn__raise(TN_EVALUE, "module_each", "the visitor is NULL");
+static void walk_all(walker *w, void *module) {
+    w->root = tn__module_of(module, w->operation);
+    if (!w->root) { return; }
+    if (!w->module && !w->entry) {
+        tn__raise(TN_EVALUE, w->operation, "the visitor is NULL");
         return;
     }
-    walker w = {.walk = walk, .root = m, .f = f, .user = user};
-    if (path_push(&w.path, "")) { walk_tensors(&w, m); }
-    free(w.path.text);
+    if (path_push(&w->path, "")) { walk_below(w, w->root); }
+    free(w->path.text);
 }
 
-/* ---- Modules --------------------------------------------------------------------------------- */
-
-static bool walk_modules(tn_module *m, path *p, tn_module_visitor f, void *user) {
-    if (!f(m, p->text, user)) { return false; }
-    for (int i = 0; m->lists && i < m->lists->child_count; i++) {
-        tn_module *child = tn__module_in_place(m->lists->children[i], "module_each_module");
-        size_t length = p->length;
-        if (!child || !path_push(p, child->name) || !walk_modules(child, p, f, user)) {
-            return false;
-        }
-        path_cut(p, length);
-    }
-    return true;
+void tn_module_each(void *m, tn_walk walk, tn_entry_visitor f, void *user) {
+    walker w = {.operation = "module_each", .entry = f, .user = user, .walk = walk};
+    walk_all(&w, m);
 }
 
-void tn_module_each_module(void *module, tn_module_visitor f, void *user) {
-    tn_module *m = tn__module_of(module, "module_each_module");
-    if (!m) { return; }
-    if (!f) {
-        tn__raise(TN_EVALUE, "module_each_module", "the visitor is NULL");
-        return;
-    }
-    path p = {0};
-    if (path_push(&p, "")) { walk_modules(m, &p, f, user); }
-    free(p.text);
+void tn_module_each_module(void *m, tn_module_visitor f, void *user) {
+    walker w = {.operation = "module_each_module", .module = f, .user = user};
+    walk_all(&w, m);
 }
+
+/* ---- By name --------------------------------------------------------------------------------- */
 
 tn_tensor *tn_module_get(void *module, const char *name) {
     tn_module *m = tn__module_of(module, "module_get");
