@@ -133,12 +133,12 @@ static void replace_grad(tn_leaf *leaf, tn_tensor *grad, bool preset, bool stale
 
 /* ---- A backward writes into the caller's buffer ---------------------------------------------- */
 
-static bool lies_there(const tn_leaf *leaf, const tn_tensor *grad) {
+static bool in_lent_buffer(const tn_leaf *leaf, const tn_tensor *grad) {
     return grad == leaf->lent && leaf->preset && leaf->stale &&
            tn__address(grad) == tn__address(leaf->grad);
 }
 
-static bool only_looks(const tn_leaf *leaf) {
+static bool hooks_observe_only(const tn_leaf *leaf) {
     bool all = true;
     for (const tn__hook *h = leaf->hooks; h; h = h->next) {
         all = all && (!h->before || h->observes);
@@ -150,7 +150,7 @@ tn_tensor *tn__leaf_lend(tn_tensor *t) {
     tn_leaf *leaf = t->leaf;
     bool idle = !leaf->lent || count_references(leaf->lent) == 1;
     if (!leaf->preset || !leaf->stale || !idle || !tn_is_contiguous(leaf->grad) ||
-        !only_looks(leaf)) {
+        !hooks_observe_only(leaf)) {
         return NULL;
     }
     tn_tensor *place = tn_alias(leaf->grad, leaf->grad->offset, t->dims);
@@ -162,7 +162,7 @@ tn_tensor *tn__leaf_lend(tn_tensor *t) {
 }
 
 bool tn__leaf_lent(const tn_tensor *t, const tn_tensor *sum) {
-    return t && t->leaf && lies_there(t->leaf, sum) && count_references(sum) == 2;
+    return t && t->leaf && in_lent_buffer(t->leaf, sum) && count_references(sum) == 2;
 }
 
 static void swap_elements(tn_tensor *a, tn_tensor *b) {
@@ -258,7 +258,7 @@ static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
 
 /* Copies the gradient to the caller's buffer, or adds it to what is there. */
 static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
-    if (lies_there(leaf, grad)) {
+    if (in_lent_buffer(leaf, grad)) {
         tn__touch(leaf->grad);
     } else {
         if (grad != leaf->lent) { end_loan(leaf); }

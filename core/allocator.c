@@ -26,7 +26,7 @@ enum { POISON = 1 };
 enum { POISON = 0 };
 #endif
 
-enum { ALIGN = 64, CLASSES = 64, SMALL = 64 << 10, BIN_BYTES = 128 << 10, BIN_MOST = 32 };
+enum { ALIGN = 64, CLASSES = 64, SMALL = 64 << 10, BIN_BYTES = 128 << 10, BIN_MAX = 32 };
 
 typedef struct link {
     struct link *next;
@@ -97,9 +97,9 @@ static size_t class_bytes(int class) {
     return (size_t)(class % 8 + 9) * ALIGN << (class / 8 - 1);
 }
 
-static int class_most(int class) {
-    size_t most = BIN_BYTES / class_bytes(class);
-    return most > BIN_MOST ? BIN_MOST : (int)most;
+static int class_max(int class) {
+    size_t max = BIN_BYTES / class_bytes(class);
+    return max > BIN_MAX ? BIN_MAX : (int)max;
 }
 
 /* Moves up to `count` blocks. */
@@ -171,7 +171,7 @@ static void *small_alloc(size_t bytes, bool *cached) {
     bin *own = &cache->bins[class];
     if (!own->first && __atomic_load_n(&shared[class].count, __ATOMIC_RELAXED) > 0) {
         pthread_mutex_lock(&lock);
-        move_blocks(own, &shared[class], (class_most(class) + 1) / 2);
+        move_blocks(own, &shared[class], (class_max(class) + 1) / 2);
         pthread_mutex_unlock(&lock);
     }
     link *block = own->first;
@@ -193,7 +193,7 @@ static void small_free(void *data, size_t bytes) {
     link *block = data;
     block->next = own->first;
     own->first = block;
-    if (++own->count > class_most(class)) {
+    if (++own->count > class_max(class)) {
         pthread_mutex_lock(&lock);
         move_blocks(&shared[class], own, own->count / 2);
         pthread_mutex_unlock(&lock);
@@ -210,8 +210,8 @@ static void raise_peak(int64_t now) {
 
 static bool count_in(size_t bytes) {
     int64_t now = __atomic_add_fetch(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
-    int64_t most = __atomic_load_n(&limit, __ATOMIC_RELAXED);
-    if (most > 0 && now - __atomic_load_n(&elsewhere, __ATOMIC_RELAXED) > most) {
+    int64_t max = __atomic_load_n(&limit, __ATOMIC_RELAXED);
+    if (max > 0 && now - __atomic_load_n(&elsewhere, __ATOMIC_RELAXED) > max) {
         __atomic_fetch_sub(&allocated, (int64_t)bytes, __ATOMIC_RELAXED);
         return false;
     }

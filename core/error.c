@@ -44,13 +44,13 @@ static size_t append_text(char *text, size_t size, size_t used, const char *form
 /* Begins the text with " (in mlp.fc1)", or nothing outside modules. Very deep paths keep the
  * innermost names. */
 static size_t append_modules(char *text, size_t size) {
-    enum { MOST = 24 };
-    const char *names[MOST];
+    enum { MAX_NAMES = 24 };
+    const char *names[MAX_NAMES];
     int count = 0;
     bool more = false;
     for (const tn__frame *f = tn__self.frames; f; f = f->up) {
         if (!f->name || !f->name[0]) { continue; }
-        if (count == MOST) {
+        if (count == MAX_NAMES) {
             more = true;
             break;
         }

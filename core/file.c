@@ -143,8 +143,8 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
 
 static void write_out(tn__file *f, const char *from, size_t bytes) {
     while (!f->doing && bytes) {
-        size_t most = (size_t)1 << 30;
-        ssize_t put = write(f->fd, from, bytes < most ? bytes : most);
+        size_t max = (size_t)1 << 30;
+        ssize_t put = write(f->fd, from, bytes < max ? bytes : max);
         if (put > 0) {
             from += put;
             bytes -= (size_t)put;

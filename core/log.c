@@ -27,7 +27,7 @@ __attribute__((constructor)) static void care_for_fork(void) {
 
 /* Sinks that are running in this thread. A sink may log, but not endlessly: what it logs while
  * handling its own message goes nowhere. */
-enum { MOST_WITHIN = 2 };
+enum { MAX_WITHIN = 2 };
 static _Thread_local int within;
 
 static void to_stderr(tn_log_level level, const char *text, void *user) {
@@ -79,7 +79,7 @@ bool tn__log_heard(tn_log_level level) {
 
 void tn_log_write(tn_log_level level, const char *format, ...) {
     pthread_once(&once, read_environment);
-    if ((unsigned)level > TN_LOG_DEBUG || !format || within == MOST_WITHIN ||
+    if ((unsigned)level > TN_LOG_DEBUG || !format || within == MAX_WITHIN ||
         (int)level > __atomic_load_n(&most, __ATOMIC_RELAXED)) {
         return;
     }
@@ -92,7 +92,7 @@ void tn_log_write(tn_log_level level, const char *format, ...) {
 void tn__log_loud(const char *format, ...) {
     pthread_once(&once, read_environment);
     int level = __atomic_load_n(&most, __ATOMIC_RELAXED);
-    if (within == MOST_WITHIN || (level >= 0 && level < TN_LOG_WARN)) { return; }
+    if (within == MAX_WITHIN || (level >= 0 && level < TN_LOG_WARN)) { return; }
     va_list arguments;
     va_start(arguments, format);
     write_line(TN_LOG_WARN, to_stderr, format, arguments);

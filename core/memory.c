@@ -7,7 +7,7 @@
 
 #include <string.h>
 
-enum { STEP = 64, LISTS = 8, MOST = 1024, RETIRED = 4096 };
+enum { STEP = 64, LISTS = 8, MAX_SPARE = 1024, RETIRED = 4096 };
 
 /* Free structs of up to 64, 128, … 512 bytes. A free struct's first word links to the next.
  * Retired ones wait in a ring, in which the oldest is the next to be replaced. */
@@ -51,7 +51,7 @@ void *tn__struct_alloc(size_t bytes) {
 
 void tn__struct_free(void *block, size_t bytes) {
     struct list *list = list_for(bytes);
-    if (!block || !list || list->count >= MOST) {
+    if (!block || !list || list->count >= MAX_SPARE) {
         free(block);
         return;
     }

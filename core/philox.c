@@ -60,10 +60,10 @@ int64_t tn_random_below(tn_generator *g, int64_t n) {
         tn__raise(TN_EVALUE, "random_below", "n is %lld (at least 1)", (long long)n);
         return 0;
     }
-    uint64_t range = (uint64_t)n, least = (0 - range) % range, bits, index = 0;
+    uint64_t range = (uint64_t)n, min = (0 - range) % range, bits, index = 0;
     do {
         bits = draw_word64(g, index++);
-    } while (bits < least);
+    } while (bits < min);
     g->call++;
     return (int64_t)(bits % range);
 }

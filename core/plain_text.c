@@ -5,14 +5,14 @@
 
 enum { ESCAPE = 0x1b, DELETE = 0x7f };
 
-static bool in_range(char c, int least, int most) {
-    return (unsigned char)c >= least && (unsigned char)c <= most;
+static bool in_range(char c, int min, int max) {
+    return (unsigned char)c >= min && (unsigned char)c <= max;
 }
 
 /* How many characters from `at` on are in the range. */
-static size_t run_of(const char *at, size_t length, int least, int most) {
+static size_t run_of(const char *at, size_t length, int min, int max) {
     size_t n = 0;
-    while (n < length && in_range(at[n], least, most)) {
+    while (n < length && in_range(at[n], min, max)) {
         n++;
     }
     return n;
@@ -31,10 +31,9 @@ static size_t character_length(const char *at, size_t length) {
     unsigned char first = (unsigned char)at[0];
     size_t wanted = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : 2;
     /* The second byte's range excludes overlong forms of other characters. */
-    int least = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
-    int most = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
-    bool whole = first >= 0xc2 && first <= 0xf4 && wanted <= length &&
-                 in_range(at[1], least, most) &&
+    int min = first == 0xe0 ? 0xa0 : first == 0xf0 ? 0x90 : 0x80;
+    int max = first == 0xed ? 0x9f : first == 0xf4 ? 0x8f : 0xbf;
+    bool whole = first >= 0xc2 && first <= 0xf4 && wanted <= length && in_range(at[1], min, max) &&
                  run_of(at + 2, wanted - 2, 0x80, 0xbf) == wanted - 2;
     return whole ? wanted : 1;
 }

@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* The maximum read from files without a size, which have no other limit. */
-enum { UNSIZED_LEAST = 4096, UNSIZED_MOST = 64 << 20 };
+enum { UNSIZED_MIN = 4096, UNSIZED_MAX = 64 << 20 };
 
 static const char *kind_of(mode_t mode) {
     return S_ISDIR(mode)    ? "a folder"
@@ -99,7 +99,7 @@ static char *read_sized(const tn__reader *r, size_t *bytes) {
 static char *read_unsized(const tn__reader *r, size_t *bytes) {
     char *data = NULL;
     size_t length = 0;
-    for (size_t capacity = UNSIZED_LEAST; capacity <= UNSIZED_MOST; capacity *= 2) {
+    for (size_t capacity = UNSIZED_MIN; capacity <= UNSIZED_MAX; capacity *= 2) {
         char *larger = tn__realloc(data, capacity + 1);
         if (!larger) {
             free(data);
@@ -119,7 +119,7 @@ static char *read_unsized(const tn__reader *r, size_t *bytes) {
         }
     }
     tn__raise(TN_EIO, r->operation, "%s has size 0, but does not end within %d bytes", r->path,
-              UNSIZED_MOST);
+              UNSIZED_MAX);
     free(data);
     return NULL;
 }

@@ -174,12 +174,12 @@ static void *map_aligned(size_t bytes) {
  * than an eighth of what is mapped already, so that many blocks of medium size share one. */
 static bool map_segment(size_t size) {
     size_t head = sizeof(segment) + sizeof(block), spare = mapped_bytes / 8;
-    size_t least = (size + head + HUGE - 1) / HUGE * HUGE;
+    size_t min = (size + head + HUGE - 1) / HUGE * HUGE;
     size_t wanted = spare < (64u << 20) ? spare / HUGE * HUGE : 64u << 20;
-    size_t bytes = wanted > least ? wanted : least;
+    size_t bytes = wanted > min ? wanted : min;
     segment *s = map_aligned(bytes);
-    if (!s && bytes > least) {
-        bytes = least;
+    if (!s && bytes > min) {
+        bytes = min;
         s = map_aligned(bytes);
     }
     if (!s) { return false; }

@@ -19,7 +19,7 @@ __attribute__((constructor)) static void restore_environment(void) {
 static int wanted; /* atomic; what tn_set_threads set; 0: nothing */
 
 /* OpenMP ends the process when it cannot start as many threads as it was asked for. */
-enum { MOST_THREADS = 4096 };
+enum { MAX_THREADS = 4096 };
 
 /* OpenMP keeps the number per thread: it is set here for a thread that has none yet, and for one
  * that got nonsense from OMP_NUM_THREADS. */
@@ -27,9 +27,9 @@ int tn_threads(void) {
     int n = tn__self.alone ? 1 : __atomic_load_n(&wanted, __ATOMIC_RELAXED);
     if (n == 0) {
         n = omp_get_max_threads();
-        if (n <= MOST_THREADS) { return n; }
+        if (n <= MAX_THREADS) { return n; }
         tn_log_write(TN_LOG_WARN, "OMP_NUM_THREADS asks for %d threads (at most %d): one per core",
-                     n, MOST_THREADS);
+                     n, MAX_THREADS);
         n = omp_get_num_procs();
     }
     if (tn__self.threads != n) {
@@ -40,8 +40,8 @@ int tn_threads(void) {
 }
 
 void tn_set_threads(int n) {
-    if (n < 1 || n > MOST_THREADS) {
-        tn__raise(TN_EVALUE, "set_threads", "%d threads (1 to %d)", n, MOST_THREADS);
+    if (n < 1 || n > MAX_THREADS) {
+        tn__raise(TN_EVALUE, "set_threads", "%d threads (1 to %d)", n, MAX_THREADS);
         return;
     }
     __atomic_store_n(&wanted, n, __ATOMIC_RELAXED);

@@ -6,9 +6,9 @@
 #include "nn/misuse.h"
 
 void tn__again_begin(tn__again_frames *f, const tn_module_lists *lists) {
-    const tn_module_lists *named[TN__AGAIN_MOST];
+    const tn_module_lists *named[TN__AGAIN_MAX];
     int n = 0;
-    for (; lists && n < TN__AGAIN_MOST; lists = lists->up) {
+    for (; lists && n < TN__AGAIN_MAX; lists = lists->up) {
         named[n++] = lists;
     }
     for (f->count = 0; n > 0; f->count++) {

@@ -6,9 +6,9 @@
 
 /* In backward the modules around a module are not running, but an error's text still names them:
  * the nearest, and last the module itself. */
-enum { TN__AGAIN_MOST = 16 };
+enum { TN__AGAIN_MAX = 16 };
 typedef struct tn__again_frames {
-    tn__frame frames[TN__AGAIN_MOST];
+    tn__frame frames[TN__AGAIN_MAX];
     int count;
 } tn__again_frames;
 void tn__again_begin(tn__again_frames *f, const tn_module_lists *lists);

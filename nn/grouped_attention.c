@@ -25,8 +25,8 @@ static tn_tensor *split_heads(const tn_grouped_attention *m, tn_tensor *x) {
 }
 
 /* q, k and v of attention: k and v with those of earlier calls. False after raising. */
-static bool turn_projections(tn_grouped_attention *m, tn_tensor *x, tn_tensor *positions,
-                             tn_tensor **q, tn_tensor **k, tn_tensor **v) {
+static bool rotate_projections(tn_grouped_attention *m, tn_tensor *x, tn_tensor *positions,
+                               tn_tensor **q, tn_tensor **k, tn_tensor **v) {
     tn_linear *projections[] = {&m->q_proj, &m->k_proj, &m->v_proj};
     tn_tensor *y[3];
     tn__linears(projections, 3, x, y);
@@ -40,14 +40,14 @@ static bool turn_projections(tn_grouped_attention *m, tn_tensor *x, tn_tensor *p
     }
     tn__cache_place place;
     if (!tn__cache_reserve(m, &m->cache, *k, *v, &place)) { return false; }
-    tn_tensor *turned =
+    tn_tensor *rotated =
         tn__rotary_append(*q, *k, *v, positions, &m->rotary, place.new_k, place.new_v);
-    if (!turned) {
-        turned = tn_rotary(*q, positions, m->rotary);
+    if (!rotated) {
+        rotated = tn_rotary(*q, positions, m->rotary);
         tn_copy_(place.new_k, tn_rotary(*k, positions, m->rotary));
         tn_copy_(place.new_v, *v);
     }
-    *q = turned;
+    *q = rotated;
     *k = place.all_k;
     *v = place.all_v;
     return !tn__pending();
@@ -60,7 +60,7 @@ static tn_tensor *attend_grouped(tn_grouped_attention *m, const tn__sequences *s
         positions = tn__arange(tn_device_of(x), (double)start, (double)(start + T), 1.0, TN_I64);
     }
     tn_tensor *q, *k, *v;
-    if (!turn_projections(m, x, positions, &q, &k, &v)) { return tn_inert(); }
+    if (!rotate_projections(m, x, positions, &q, &k, &v)) { return tn_inert(); }
     tn_attention_options options = tn_attention_defaults();
     options.causal = m->causal;
     tn_tensor *y = tn__attend(&m->base, q, k, v, s->mask, options); /* (B, H, T, D) */

@@ -69,11 +69,11 @@ static void give_buffer(tn_tensor *t, double *x) {
 }
 
 /* False after raising. */
-static bool ndim_fits(const tn_tensor *t, int least, int most, const char *operation) {
+static bool ndim_fits(const tn_tensor *t, int min, int max, const char *operation) {
     if (!tn__usable_or_deferred(t, operation)) { return false; }
-    if (tn_ndim(t) < least || tn_ndim(t) > most) {
+    if (tn_ndim(t) < min || tn_ndim(t) > max) {
         return tn__fail(TN_ESHAPE, operation, "the tensor is %s but needs %d to %d dimensions",
-                        tn_shape_text(t), least, most);
+                        tn_shape_text(t), min, max);
     }
     return true;
 }

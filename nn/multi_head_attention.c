@@ -25,8 +25,9 @@ static tn_tensor *rows_of(tn_tensor *whole, int first, int count) {
 
 /* x times the rows of `count` projections, beginning with `first`: (B, T, count C). */
 static tn_tensor *project_rows(tn_multi_head_attention *m, tn_tensor *x, int first, int count) {
-    tn_tensor *apart[] = {m->q_proj_weight, m->k_proj_weight, m->v_proj_weight};
-    tn_tensor *weight = m->in_proj_weight ? rows_of(m->in_proj_weight, first, count) : apart[first];
+    tn_tensor *separate[] = {m->q_proj_weight, m->k_proj_weight, m->v_proj_weight};
+    tn_tensor *weight =
+        m->in_proj_weight ? rows_of(m->in_proj_weight, first, count) : separate[first];
     return tn_linear_op(x, weight, rows_of(m->in_proj_bias, first, count));
 }
 

@@ -20,8 +20,8 @@ static int heads_here(const tn_self_attention *m, const tn_tensor *qkv, int64_t 
 }
 
 /* qkv (B, T, 3 C) -> (B, T, C), where C is the width of this rank's H heads. */
-static tn_tensor *attend_apart(tn_self_attention *m, tn_tensor *qkv, int H, tn_tensor *mask,
-                               tn_attention_options options) {
+static tn_tensor *attend_by_operations(tn_self_attention *m, tn_tensor *qkv, int H, tn_tensor *mask,
+                                       tn_attention_options options) {
     int64_t B = tn_size(qkv, 0), T = tn_size(qkv, 1), C = tn_size(qkv, 2) / 3;
     tn_tensor *parts = tn_permute(tn_reshape(qkv, TN_DIMS(B, T, 3, H, C / H)),
                                   TN_DIMS(2, 0, 3, 1, 4)); /* (3, B, H, T, D) */
@@ -41,9 +41,10 @@ static tn_values self_attention_forward(tn_module *self, tn_values in, void *con
     options.causal = m->causal;
     tn_tensor *qkv = tn_call(&m->c_attn, s.x);
     int heads = heads_here(m, qkv, tn_size(s.x, 2));
-    bool apart = tn__cache_open(&m->cache) || self->lists->attend.f;
-    tn_tensor *y = apart && !tn_is_inert(qkv) ? attend_apart(m, qkv, heads, s.mask, options)
-                                              : tn_attention_qkv(qkv, heads, s.mask, options);
+    bool by_operations = tn__cache_open(&m->cache) || self->lists->attend.f;
+    tn_tensor *y = by_operations && !tn_is_inert(qkv)
+                       ? attend_by_operations(m, qkv, heads, s.mask, options)
+                       : tn_attention_qkv(qkv, heads, s.mask, options);
     return tn_values_of(tn_call(&m->drop, tn_call(&m->c_proj, y)), NULL);
 }
 

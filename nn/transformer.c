@@ -50,9 +50,8 @@ static bool activation_fits(void *m, const tn_transformer_options *o) {
 }
 
 /* Absent inputs become NULL. False after raising: the first `needed` are required. */
-static bool take_inputs(const tn_module *m, tn_values *in, int needed, int most,
-                        const char *names) {
-    bool fits = in->n >= needed && in->n <= most;
+static bool take_inputs(const tn_module *m, tn_values *in, int needed, int max, const char *names) {
+    bool fits = in->n >= needed && in->n <= max;
     for (int i = 0; fits && i < needed; i++) {
         fits = in->v[i] != NULL;
     }

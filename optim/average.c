@@ -148,8 +148,7 @@ double tn__average_decay(const tn_average *a) {
     return a->decay;
 }
 
-/* ---- In the model
- * -------------------------------------------------------------------------------- */
+/* ---- In the model ---------------------------------------------------------------------------- */
 
 /* Puts elements into the stored tensor; ranks without one must see a change too. */
 static void put_elements(tn_tensor *stored, tn_tensor *from) {

@@ -239,8 +239,8 @@ int tn_optim_split(tn_optim *opt, tn_match match, void *user) {
         return -1;
     }
     if (!tn__optim_here(opt, "optim_split")) { return -1; }
-    int there = group_of_matches(opt, match, user);
-    if (there >= 0) { return there; }
+    int known = group_of_matches(opt, match, user);
+    if (known >= 0) { return known; }
     int added = group_add(opt, *opt->groups[0]), from = -1;
     for (int i = 0; added >= 0 && i < opt->item_count; i++) {
         tn__item *item = &opt->items[i];

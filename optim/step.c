@@ -16,7 +16,7 @@
 
 /* ---- Checking -------------------------------------------------------------------------------- */
 
-static const char *why_gone(const tn__item *item) {
+static const char *gone_reason(const tn__item *item) {
     return !item->lists->module               ? "its module was finished"
            : tn__module_is_valid(item->lists) ? "its module's field is NULL"
                                               : "its module has moved";
@@ -27,7 +27,7 @@ static tn_tensor *current_param(tn_optim *opt, tn__item *item) {
     tn_tensor *p = tn__item_param(item), *old = item->param;
     if (p == old) { return tn__usable(p, "optim_step") ? p : NULL; }
     if (!p) {
-        tn__raise(TN_ESTATE, "optim_step", "%s is gone: %s", item->entry.path, why_gone(item));
+        tn__raise(TN_ESTATE, "optim_step", "%s is gone: %s", item->entry.path, gone_reason(item));
         return NULL;
     }
     if (!tn__usable(p, "optim_step")) { return NULL; }

@@ -11,9 +11,9 @@ static pthread_once_t once = PTHREAD_ONCE_INIT;
 static atomic_bool deterministic = true, matmul_tf32 = false, conv_tf32 = true;
 
 static void read_environment(void) {
-    const char *wish = getenv("TERN_TF32");
-    if (wish && (strcmp(wish, "0") == 0 || strcmp(wish, "1") == 0)) {
-        matmul_tf32 = conv_tf32 = wish[0] == '1';
+    const char *setting = getenv("TERN_TF32");
+    if (setting && (strcmp(setting, "0") == 0 || strcmp(setting, "1") == 0)) {
+        matmul_tf32 = conv_tf32 = setting[0] == '1';
     }
 }
 

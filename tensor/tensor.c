@@ -46,7 +46,7 @@ static void release_dead(tn_object *self) {
     tn__raise_dead((tn_tensor *)self, "release");
 }
 
-static void bury_tensor(tn_tensor *t) {
+static void retire_tensor(tn_tensor *t) {
     const tn_scope *scope = tn__self.ending;
     dead_tensor *dead = (dead_tensor *)t;
     dead->object.state = TN__DEAD;
@@ -85,7 +85,7 @@ static void destroy_tensor(tn_object *self) {
     if (t->own_version && tn__last_reference(&t->own_version->refs)) { free(t->own_version); }
     tn__storage_release(t->storage);
     __atomic_fetch_sub(&tn__live_count, 1, __ATOMIC_RELAXED);
-    bury_tensor(t);
+    retire_tensor(t);
     if (node) { tn__autograd.node_release(node); }
 }
 
