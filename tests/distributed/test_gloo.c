@@ -374,7 +374,7 @@ PLAIN_TEST(test_public_addresses) {
 
 /* `argument` is "PLACE SECONDS": of the store, and the time limit of an operation. Reduces until
  * something fails; then prints the reason and how long it took. */
-static int reduce_forever(tn_group *world, const char *argument) {
+PLAIN_RANK(reduce_forever) {
     char why[TN_ENGINE_WHY] = "", path[512];
     double seconds;
     rank_assert(sscanf(argument, "%511s %lf", path, &seconds) == 2);
@@ -394,14 +394,12 @@ static int reduce_forever(tn_group *world, const char *argument) {
     return 0;
 }
 
-static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
-
 /* Starts three ranks and sends `signal` to rank 1. The others must fail, and at least one of them
  * must name rank 1. texts receives each one's reason, seconds how long its last operation took. */
 static void signal_rank_1(int signal, int timeout, double seconds[3], char texts[3][256]) {
     char argument[600];
     snprintf(argument, sizeof(argument), "%s %d", ranks_place(), timeout);
-    ranks_job job = ranks_start(3, "-reduce_forever", argument, NULL);
+    ranks_job job = ranks_start(3, "reduce_forever", argument, NULL);
     assert_true(ranks_await_output(&job, 1, "reducing", 30));
     kill(job.pid[1], signal);
     bool ended =
@@ -446,6 +444,6 @@ static int look_for_plugin(void **state) {
 }
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    ranks_main(argc, argv);
     return tests_run(look_for_plugin, NULL);
 }

@@ -453,10 +453,8 @@ PLAIN_TEST(test_alone) {
 /* ---- On other engines ------------------------------------------------------------------------ */
 
 /* argument: the engine. */
-static int on_engine(tn_group *none, const char *argument) {
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = argument;
-    tn_group *g = tn_dist_init(o);
+PLAIN_RANK(on_engine) {
+    tn_group *g = tn_dist_init(TN_WITH(tn_dist, .engine = argument));
     rank_assert(g && strcmp(tn_group_engine(g), argument) == 0);
     for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         compare_map(g, (void *)&maps[i]);
@@ -468,17 +466,10 @@ static int on_engine(tn_group *none, const char *argument) {
     return failures ? 1 : 0;
 }
 
-static const rank_entry bodies[] = {{"-engine", on_engine}};
-
 PLAIN_TEST(test_engines) {
     bool gloo = gloo_is_here();
     for (int ranks = 2; ranks <= MOST; ranks++) {
-        ranks_pass(ranks, "-engine", "shm");
-        if (gloo) { ranks_pass(ranks, "-engine", "gloo"); }
+        ranks_pass(ranks, "on_engine", "shm");
+        if (gloo) { ranks_pass(ranks, "on_engine", "gloo"); }
     }
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -142,7 +142,7 @@ TEST(test_room_inside) {
 }
 
 /* A rank that is stopped is sent no more than the limit. When it goes on it answers all that. */
-static int fill_rank_1(tn_group *world, const char *argument) {
+RANK(fill_rank_1) {
     enum { MOST = 100 };
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = 10 * LARGE), NULL);
@@ -220,11 +220,4 @@ static void missing_start(tn_group *world, void *user) {
 
 TEST(test_missing_start) {
     run_ok(3, missing_start, NULL);
-}
-
-static const rank_entry bodies[] = {{"fill_rank_1", fill_rank_1}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    return tests_run(NULL, NULL);
 }

@@ -224,7 +224,7 @@ static void print_line(const char *text) {
 
 /* Rank 0 sends rank 1 a large message, and rank 2 calls both meanwhile. Each is stopped in the
  * middle: first rank 1, so that rank 0 gets rid of a part only, then rank 0. */
-static int half_a_frame(tn_group *world, const char *argument) {
+RANK(half_a_frame) {
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
     int rank = tn_group_rank(world);
@@ -289,7 +289,7 @@ static tn_values release_rank(tn_values in, void *user) {
 }
 
 /* Rank 2 stays until rank 0 has called it: others still work. Rank 1 does not end by itself. */
-static int rank_1_dies(tn_group *world, const char *argument) {
+RANK(rank_1_dies) {
     TN_SCOPE;
     tn_linear half;
     tn_seed(1);
@@ -333,10 +333,3 @@ TEST(test_killed_in_each_phase) {
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */
-
-static const rank_entry bodies[] = {{"half_a_frame", half_a_frame}, {"rank_1_dies", rank_1_dies}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    return tests_run(NULL, NULL);
-}

@@ -392,7 +392,7 @@ PLAIN_TEST(test_waiting) {
 }
 
 /* Each rank opens its own store. */
-static int rank_of_store(tn_group *none, const char *argument) {
+PLAIN_RANK(rank_of_store) {
     int rank = atoi(getenv("RANK")), ranks = atoi(getenv("WORLD_SIZE"));
     tn_store *s = ranks_store(argument);
     rank_assert(s != NULL);
@@ -423,7 +423,7 @@ static int rank_of_store(tn_group *none, const char *argument) {
 }
 
 PLAIN_TEST(test_processes) {
-    ranks_pass(3, "-store", ranks_place());
+    ranks_pass(3, "rank_of_store", ranks_place());
 }
 
 /* ---- Arguments and memory -------------------------------------------------------------------- */
@@ -486,11 +486,4 @@ PLAIN_TEST(test_no_memory) {
             break;
         }
     }
-}
-
-static const rank_entry bodies[] = {{"-store", rank_of_store}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -119,7 +119,7 @@ static void use_stores(void) {
 }
 
 /* "ENGINE CLOSED FOLDER" */
-static int work_without_streams(tn_group *none, const char *argument) {
+PLAIN_RANK(work_without_streams) {
     char engine[8], folder[400];
     must_at(sscanf(argument, "%7s %d %399s", engine, &closed, folder) == 3, argument, __LINE__);
     good_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 50);
@@ -155,7 +155,7 @@ static void closed_streams(const char *engine) {
         const char *folder = temp_path(name);
         assert_int_equal(mkdir(folder, 0700), 0);
         snprintf(argument, sizeof(argument), "%s %d %s", engine, which, folder);
-        ranks_pass(2, "-work", argument);
+        ranks_pass(2, "work_without_streams", argument);
         snprintf(part, sizeof(part), "%s/parts/lock", name);
         struct stat about;
         assert_int_equal(stat(temp_path(part), &about), 0);
@@ -170,11 +170,4 @@ TEST(test_shm) {
 TEST(test_gloo) {
     if (!gloo_is_here()) { skip(); }
     closed_streams("gloo");
-}
-
-static const rank_entry bodies[] = {{"-work", work_without_streams}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -675,7 +675,7 @@ PLAIN_TEST(test_server_gone) {
 }
 
 /* A process that serves until it is killed. */
-static int server_process(tn_group *none, const char *argument) {
+PLAIN_RANK(server_process) {
     tn_store_server *server = tn_store_serve("127.0.0.1", atoi(argument), TOKEN);
     rank_assert(server != NULL);
     printf("serving\n");
@@ -687,7 +687,7 @@ static int server_process(tn_group *none, const char *argument) {
 PLAIN_TEST(test_server_stopped) {
     char port[16];
     snprintf(port, sizeof(port), "%d", ranks_free_port());
-    ranks_job job = ranks_start(1, "-serve", port, NULL);
+    ranks_job job = ranks_start(1, "server_process", port, NULL);
     assert_true(ranks_await_output(&job, 0, "serving", 20));
     tn_store *s = tn_tcp_store("127.0.0.1", atoi(port), TOKEN, 20);
     assert_non_null(s);
@@ -706,11 +706,4 @@ PLAIN_TEST(test_server_stopped) {
     ranks_free(&result);
     all_fail(s, 15);
     tn_store_free(s);
-}
-
-static const rank_entry bodies[] = {{"-serve", server_process}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -368,7 +368,7 @@ TEST(test_ranks_that_fail) {
 }
 
 /* Trains for ever, with synchronisations that take nearly all of the time. */
-static int train_on(tn_group *g, const char *unused) {
+RANK(train_on) {
     net m;
     net_init(&m, 1);
     tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_diloco, .every = 2));
@@ -385,7 +385,7 @@ static int train_on(tn_group *g, const char *unused) {
 
 /* A rank that is killed is named at once. */
 TEST(test_a_killed_rank) {
-    ranks_job job = ranks_start(3, "train", "", NULL);
+    ranks_job job = ranks_start(3, "train_on", "", NULL);
     assert_true(ranks_await_output(&job, 1, "training", 60));
     kill(-job.pid[1], SIGKILL);
     ranks_result result = ranks_wait(&job, 60);
@@ -409,10 +409,4 @@ static void make_and_step(void) {
 
 TEST(test_no_memory) {
     assert_true(every_allocation(make_and_step) > 20);
-}
-
-int main(int argc, char **argv) {
-    static const rank_entry bodies[] = {{"train", train_on}};
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -167,7 +167,7 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
 
 /* `argument`: MESH MICROS. All variants on one rank; on two, those that have each pair of options;
  * on more, GPT in bf16 and Llama with recompute. */
-static int peaks_as_planned(tn_group *world, const char *argument) {
+RANK(peaks_as_planned) {
     plan_run r = {.batch = 2};
     sscanf(argument, "%63s %d", r.mesh, &r.micros);
     static const char *const variants[] = {"01234567", "0356", "25"};
@@ -205,14 +205,6 @@ PLAIN_TEST(test_peaks) {
                  {4, "pp=2,tp=2 4"},
                  {8, "pp=2,tp=2,dp=2 4"}};
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        ranks_pass(cases[i].ranks, "peaks", cases[i].run);
+        ranks_pass(cases[i].ranks, "peaks_as_planned", cases[i].run);
     }
-}
-
-static const rank_entry bodies[] = {{"peaks", peaks_as_planned}};
-
-int main(int argc, char **argv) {
-    tn_set_threads(1);
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -153,7 +153,7 @@ TEST(test_activations) {
 enum { LARGE = 256 };
 
 /* The argument is the mesh; the limit is 12 of the 16 bytes that a parameter needs on one rank. */
-static int trains_within(tn_group *world, const char *mesh) {
+RANK(trains_within) {
     tn_gpt m;
     init_model(&m, 2, LARGE);
     tn_memory_set_limit(tn_memory().allocated + 12 * tn_module_count(&m));
@@ -181,16 +181,16 @@ static int trains_within(tn_group *world, const char *mesh) {
 }
 
 PLAIN_TEST(test_what_one_rank_cannot_hold) {
-    ranks_pass(4, "trains", "dp=4");
-    ranks_pass(4, "trains", "tp=2,shard=2");
-    ranks_pass(4, "trains", "pp=2,tp=2");
+    ranks_pass(4, "trains_within", "dp=4");
+    ranks_pass(4, "trains_within", "tp=2,shard=2");
+    ranks_pass(4, "trains_within", "pp=2,tp=2");
 }
 
 enum { WRITTEN = 12 };
 
 /* The argument: the mesh and a folder. The limit is three quarters of what the weights take on one
  * rank; "dp=2" has the whole on each. */
-static int writes_within(tn_group *world, const char *argument) {
+RANK(writes_within) {
     char mesh[64], folder[256];
     rank_assert(sscanf(argument, "%63s %255s", mesh, folder) == 2);
     tn_spread_options o = tn_spread_defaults();
@@ -228,13 +228,6 @@ PLAIN_TEST(test_what_one_rank_cannot_read) {
     for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
         char argument[384];
         snprintf(argument, sizeof(argument), "%s %s", meshes[i], folder);
-        ranks_pass(i < 3 ? 2 : 4, "writes", argument);
+        ranks_pass(i < 3 ? 2 : 4, "writes_within", argument);
     }
-}
-
-static const rank_entry bodies[] = {{"trains", trains_within}, {"writes", writes_within}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 2);
-    return tests_run(NULL, NULL);
 }

@@ -244,7 +244,7 @@ TEST(test_ranks) {
 }
 
 /* The argument has the loss of one process: each rank has the same bits. */
-static int body_processes(tn_group *world, const char *argument) {
+RANK(body_processes) {
     char path[512];
     double loss;
     rank_assert(sscanf(argument, "%la %500s", &loss, path) == 2);
@@ -259,8 +259,8 @@ TEST(test_processes) {
     share s = {.path = write_tokens("val_0.bin", 0, 75)};
     evaluate_rank(NULL, &s);
     snprintf(argument, sizeof(argument), "%la %s", s.p[0].loss, s.path);
-    ranks_pass(2, "processes", argument);
-    ranks_pass(3, "processes", argument);
+    ranks_pass(2, "body_processes", argument);
+    ranks_pass(3, "body_processes", argument);
 }
 
 /* An invalid token in the share of one rank is an error on all ranks. */
@@ -351,10 +351,4 @@ TEST(test_progress) {
     assert_contains(text, "3/3   loss ");
     free(text);
     tn_module_finish(&gpt);
-}
-
-int main(int argc, char **argv) {
-    static const rank_entry bodies[] = {{"processes", body_processes}};
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }
