@@ -76,10 +76,7 @@ static void speak_again(int before) {
 
 static void *make_run(void) {
     tn_checkpoint parts = {.model = layer, .optim = other_optim, .loader = full_loader};
-    tn_run_options o = tn_run_defaults();
-    o.out = temp_path("run");
-    o.steps = 1;
-    o.overwrite = true;
+    tn_run_options o = TN_WITH(tn_run, .out = temp_path("run"), .steps = 1, .overwrite = true);
     int before = fall_silent();
     tn_run *r = tn_run_new(NULL, o, parts);
     speak_again(before);

@@ -422,9 +422,7 @@ PLAIN_RANK(run_checks) {
     char engine[16] = "";
     size_t which;
     bool is_disagreement = sscanf(argument, "%15[^,],%zu", engine, &which) == 2;
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = engine;
-    tn_group *g = tn_dist_init(o);
+    tn_group *g = tn_dist_init(TN_WITH(tn_dist, .engine = engine));
     rank_assert(g != NULL);
     rank_assert(tn_group_size(g) == 1 || strcmp(tn_group_engine(g), engine) == 0);
     if (is_disagreement) {

@@ -76,10 +76,9 @@ static void job_open(job *j, tn_group *g, int64_t batch) {
     tn_seed(tn_group_rank(g) == 0 ? 5 : 99);
     tn_linear_init(&j->model, 4, 3, tn_linear_defaults());
     j->optim = tn_adamw(&j->model, tn_adamw_defaults());
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = batch;
     j->loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(48, 4), TN_F32), NULL),
-                              tn_distributed_sampler(g, tn_random_sampler(1), false), o);
+                              tn_distributed_sampler(g, tn_random_sampler(1), false),
+                              TN_WITH(tn_loader, .batch = batch));
     j->c = (tn_checkpoint){.model = &j->model, .optim = j->optim, .loader = j->loader, .step = 7};
 }
 
@@ -143,9 +142,8 @@ static tn_loader *open_buckets(tn_group *g, int64_t batch) {
         x[i] = tn_full(TN_DIMS(1 + i * 5 % 12), i, TN_F32);
     }
     tn_dataset *d = tn_sequence_dataset(x, NULL, 48);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = batch;
-    o.threads = g ? tn_group_rank(g) % 3 : 0;
+    tn_loader_options o =
+        TN_WITH(tn_loader, .batch = batch, .threads = g ? tn_group_rank(g) % 3 : 0);
     tn_sampler order = tn_bucket_sampler(tn_dataset_lengths(d), batch, 2, 1);
     return tn_loader_new(d, tn_distributed_sampler(g, order, false), o);
 }
@@ -227,10 +225,9 @@ static void shares_open(job *j, tn_group *g, double first, double dropout) {
     job_open(j, g, 2);
     tn_loader_free(j->loader);
     tn_tensor *x = tn_full(TN_DIMS(48, 4), first + tn_group_rank(g), TN_F32);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 2;
     j->loader = tn_loader_new(tn_tensor_dataset(x, NULL),
-                              tn_distributed_sampler(g, tn_random_sampler(1), false), o);
+                              tn_distributed_sampler(g, tn_random_sampler(1), false),
+                              TN_WITH(tn_loader, .batch = 2));
     tn_dropout_init(&j->drop, dropout);
     tn_module_add(&j->model, "drop", &j->drop);
     j->c.loader = j->loader;

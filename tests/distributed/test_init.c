@@ -178,10 +178,7 @@ PLAIN_TEST(test_several) {
         assert_contains(tn_error_message(), parts[i]);
     }
     tn_error_clear();
-    tn_dist_options o = tn_dist_defaults();
-    o.rank = 0;
-    o.ranks = 1;
-    assert_non_null(tn_dist_init(o));
+    assert_non_null(tn_dist_init(TN_WITH(tn_dist, .rank = 0, .ranks = 1)));
     tn_dist_finish();
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "1", 1);

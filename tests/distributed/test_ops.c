@@ -46,9 +46,7 @@ static void check_near(const char *what, tn_tensor *got, tn_tensor *want) {
 
 static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x) {
     tn_tensor *result = NULL;
-    tn_grad_options o = tn_grad_defaults();
-    o.create_graph = true;
-    CHECK(tn_grad(&y, NULL, 1, &x, 1, &result, o) == TN_OK);
+    CHECK(tn_grad(&y, NULL, 1, &x, 1, &result, TN_WITH(tn_grad, .create_graph = true)) == TN_OK);
     return result;
 }
 
@@ -300,8 +298,7 @@ static void compare_batch_norms(tn_group *g, void *user) {
     TN_SCOPE;
     int me = tn_group_rank(g), ranks = tn_group_size(g);
     int64_t all = ranks * (ranks + 3) / 2, first = me * (me + 3) / 2, count = me + 2;
-    tn_batch_norm_options o = tn_batch_norm_defaults();
-    o.dtype = TN_F64;
+    tn_batch_norm_options o = TN_WITH(tn_batch_norm, .dtype = TN_F64);
     tn_batch_norm2d one, sync;
     tn_batch_norm2d_init(&one, 3, o);
     tn_batch_norm2d_init(&sync, 3, o);

@@ -127,10 +127,8 @@ PLAIN_RANK(work_without_streams) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
         if (wanted & 1 << fd) { close(fd); }
     }
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = engine;
-    tn_group *world = tn_dist_init(o);
-    must(world != none);
+    tn_group *world = tn_dist_init(TN_WITH(tn_dist, .engine = engine));
+    must(world != NULL);
     TN_SCOPE;
     tn_linear line;
     tn_linear_init(&line, 3, 2, tn_linear_defaults());

@@ -42,27 +42,16 @@ static inline mesh_shape mesh_shape_of(bool llama) {
 }
 
 static inline void mesh_init_gpt(tn_gpt *m, const mesh_shape *s) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = s->vocab;
-    o.context = s->length;
-    o.layers = s->layers;
-    o.heads = s->heads;
-    o.width = s->width;
-    o.bias = s->bias;
-    o.dropout = s->dropout;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = s->vocab, .context = s->length, .layers = s->layers,
+                .heads = s->heads, .width = s->width, .bias = s->bias, .dropout = s->dropout);
     tn_gpt_init(m, o);
 }
 
 static inline void mesh_init_llama(tn_llama *m, const mesh_shape *s) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = s->vocab;
-    o.context = s->length;
-    o.layers = s->layers;
-    o.heads = s->heads;
-    o.kv_heads = s->kv_heads;
-    o.width = s->width;
-    o.hidden = s->hidden;
-    o.tied = s->tied;
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = s->vocab, .context = s->length,
+                                 .layers = s->layers, .heads = s->heads, .kv_heads = s->kv_heads,
+                                 .width = s->width, .hidden = s->hidden, .tied = s->tied);
     tn_llama_init(m, o);
 }
 

@@ -139,9 +139,8 @@ static inline void lay_on_mesh(parts_run *r) {
         {"in", TN_TP_ENTER, 0}, {"in", TN_TP_COLUMN, 1}, {"out", TN_TP_ROW, 0}, {NULL, 0, 0}};
     int tp = r->how == LIES_TP_2 ? 2 : 4, shards = tn_group_size(r->world) / tp;
     r->mesh = tn_mesh_new(r->world, 2, (int[]){shards, tp}, (const char *[]){"shard", "tp"});
-    tn_tp_options o = tn_tp_defaults();
-    o.plan = plan;
-    must(tn_tensor_parallel(&r->net, tn_mesh_group(r->mesh, "tp"), o) == TN_OK);
+    must(tn_tensor_parallel(&r->net, tn_mesh_group(r->mesh, "tp"), TN_WITH(tn_tp, .plan = plan)) ==
+         TN_OK);
     if (shards > 1) {
         must(tn_fsdp(&r->net, tn_mesh_group(r->mesh, "shard"), NULL, tn_fsdp_defaults()) != NULL);
     }

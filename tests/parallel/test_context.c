@@ -49,8 +49,7 @@ static void attend_part(const attention *a, tn_group *g, const tn__attend_rule *
         in[i] =
             tn_set_requires_grad(tn_copy(tn_context_slice(g, a->kind, numbers_of(a, i), 2)), true);
     }
-    tn_attention_options o = tn_attention_defaults();
-    o.causal = a->causal;
+    tn_attention_options o = TN_WITH(tn_attention, .causal = a->causal);
     tn_tensor *y = rule && rule->f ? rule->f(rule->state, in[0], in[1], in[2], mask_of(a), o)
                                    : tn_attention(in[0], in[1], in[2], mask_of(a), o);
     tn_backward_from(&y, &dy, 1, false);

@@ -37,16 +37,14 @@ static void rank_differs(tn_group *g, void *user) {
     tn_linear a, b;
     tn_sequential_init(&m);
     bool wide = odd && !strcmp(d->what, "shape"), narrow = odd && !strcmp(d->what, "dtype");
-    tn_linear_options o = tn_linear_defaults();
-    o.bias = !(odd && !strcmp(d->what, "missing"));
-    o.dtype = narrow ? TN_BF16 : TN_F32;
+    tn_linear_options o = TN_WITH(tn_linear, .bias = !(odd && !strcmp(d->what, "missing")),
+                                  .dtype = narrow ? TN_BF16 : TN_F32);
     tn_linear_init(&a, 4, 5, tn_linear_defaults());
     tn_linear_init(&b, 5, wide ? 7 : 6, o);
     tn_sequential_add(&m, &a);
     tn_sequential_add(&m, &b);
     tn_module_requires_grad(&a, !(odd && !strcmp(d->what, "frozen")));
-    tn_ddp_options options = tn_ddp_defaults();
-    options.sum = odd && !strcmp(d->what, "options");
+    tn_ddp_options options = TN_WITH(tn_ddp, .sum = odd && !strcmp(d->what, "options"));
     if (d->naive && odd) {
         CHECK(tn_ddp_naive(&m, g) == TN_EMISMATCH);
     } else {

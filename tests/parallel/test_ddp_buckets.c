@@ -96,9 +96,8 @@ TEST(test_the_first_bucket_is_small) {
 static void mixes_dtypes(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
-    tn_linear_options o = tn_linear_defaults();
     tn_linear m, alone[2];
-    o.dtype = TN_BF16;
+    tn_linear_options o = TN_WITH(tn_linear, .dtype = TN_BF16);
     tn_seed(9);
     tn_linear_init(&m, 4, 4, o);
     CHECK(tn_set_grad_dtype(m.weight, TN_F32) == TN_OK);

@@ -108,9 +108,7 @@ static void adds_to_sums(tn_group *g, void *user) {
     bool no_sync = user != NULL;
     net m;
     net_init(&m, 1);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.sum = true;
-    tn_ddp(&m, g, o);
+    tn_ddp(&m, g, TN_WITH(tn_ddp, .sum = true));
     net_backward(&m, tn_group_rank(g));
     CHECK(tn_error() == TN_OK);
     if (no_sync) {

@@ -11,8 +11,7 @@
 
 /* Zeroing also drops gradients that have not been reduced yet. */
 static void forgets_gradients(tn_group *g, void *user) {
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.stage = *(const int *)user;
+    tn_fsdp_options o = TN_WITH(tn_fsdp, .stage = *(const int *)user);
     net m, want;
     net_init(&m, 1);
     net_init(&want, 1);
@@ -53,9 +52,7 @@ TEST(test_gradients_that_are_forgotten) {
 static int64_t elements_of(tn_group *g, const char *units, int64_t *unit_count) {
     net m;
     net_init(&m, 1);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.units = units;
-    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, o);
+    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .units = units));
     CHECK(s != NULL);
     tn_fsdp_stats stats = tn_fsdp_statistics(s);
     *unit_count = stats.units;
@@ -82,9 +79,7 @@ static void spreads_a_transparent_child(tn_group *g, void *user) {
     tn_linear_init(&part.out, WIDTH, WIDTH, tn_linear_defaults());
     tn_module_add(&part, "more", &part.out);
     tn_module_add(&m.h[0], "", &part);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.units = "h.*";
-    tn_fsdp_state *s = tn_fsdp(&m, g, NULL, o);
+    tn_fsdp_state *s = tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .units = "h.*"));
     CHECK(s && tn_fsdp_statistics(s).units == 3);
     tn_module_finish(&m);
 }
@@ -177,10 +172,8 @@ TEST(test_parts_are_made_alone) {
  * gradients are twice the model; the rest is buffers for a few of many units, and one unit. */
 static void attaches_deferred(tn_group *g, void *user) {
     static int64_t before; /* rank 0 measures while the others wait */
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = o.context = o.width = 16;
-    o.layers = 32;
-    o.heads = 2;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = 16, .context = 16, .width = 16, .layers = 32, .heads = 2);
     tn_gpt gpt;
     tn_barrier(g);
     if (tn_group_rank(g) == 0) {
@@ -270,10 +263,9 @@ static void assert_refused(net *m, tn_fsdp_options o, tn_status status, const ch
 }
 
 TEST(test_options_that_are_refused) {
-    tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
-    o.units = "h.* g.*";
+    tn_fsdp_options o = TN_WITH(tn_fsdp, .units = "h.* g.*");
     assert_refused(&m, o, TN_EVALUE,
                    "no module of the net matches \"g.*\" (paths separated by spaces");
     net_init(&m, 1);
@@ -316,8 +308,7 @@ TEST(test_states_that_are_refused) {
 
     net_init(&m, 1);
     assert_non_null(tn_fsdp(&m, NULL, NULL, o));
-    assert_int_equal(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE);
-    tn_error_clear();
+    assert_fails(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE, "");
     assert_int_equal(tn_module_to(&m, tn_device_of(m.wte.weight)), TN_OK); /* same device */
     tn_module_finish(&m);
 }
@@ -330,14 +321,13 @@ typedef struct difference {
 static void rank_differs(tn_group *g, void *user) {
     difference *d = user;
     bool odd = tn_group_rank(g) == 1;
-    tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
     if (odd && !strcmp(d->what, "policy")) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_module_requires_grad(&m.h[1], !(odd && !strcmp(d->what, "frozen")));
-    o.units = odd && !strcmp(d->what, "units") ? "h.0" : "h.*";
-    o.stage = odd && !strcmp(d->what, "stage") ? 2 : 3;
-    CHECK(tn_fsdp(&m, g, NULL, o) == NULL);
+    CHECK(tn_fsdp(&m, g, NULL,
+                  TN_WITH(tn_fsdp, .units = odd && !strcmp(d->what, "units") ? "h.0" : "h.*",
+                          .stage = odd && !strcmp(d->what, "stage") ? 2 : 3)) == NULL);
     CHECK(tn_error() == TN_EMISMATCH);
     if (odd) { snprintf(d->says, sizeof(d->says), "%s", tn_error_message()); }
     tn_error_clear();
@@ -401,8 +391,7 @@ TEST(test_memory_that_runs_out) {
         TN_SCOPE;
         net m;
         net_init(&m, 1);
-        tn_fsdp_options o = tn_fsdp_defaults();
-        o.units = "h.* h.*.inner";
+        tn_fsdp_options o = TN_WITH(tn_fsdp, .units = "h.* h.*.inner");
         tn__alloc_fail_at(n);
         bool attached = tn_fsdp(&m, NULL, NULL, o) != NULL;
         assert_true(attached == (tn_error() == TN_OK));
@@ -432,8 +421,7 @@ static void shares_a_group(tn_group *g, void *user) {
     net_init(&b, 2);
     net_init(&alone[0], 1);
     net_init(&alone[1], 2);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.sum = true;
+    tn_fsdp_options o = TN_WITH(tn_fsdp, .sum = true);
     CHECK(tn_fsdp(&a, g, NULL, o) != NULL && tn_fsdp(&b, g, NULL, o) != NULL);
     tn_module_train(&a, false);
     tn_module_train(&b, false);

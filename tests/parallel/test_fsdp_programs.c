@@ -181,8 +181,7 @@ static numbers end_of(int ranks, const program *p, strategy how, tn_fsdp_options
 TEST(test_odd_programs) {
     for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
-            tn_fsdp_options o = tn_fsdp_defaults();
-            o.find_unused = programs[i].find_unused;
+            tn_fsdp_options o = TN_WITH(tn_fsdp, .find_unused = programs[i].find_unused);
             numbers want = end_of(ranks, &programs[i], programs[i].like, o);
             for (int k = 0; k < 4; k++) {
                 o.stage = k < 3 ? k + 1 : 3;

@@ -169,8 +169,9 @@ static void validate_apart(tn_group *world, mesh_model *m) {
 static void measure_with_all(tn_group *world, mesh_model *m) {
     tn_dataset *windows = tn_tensor_dataset(mesh_tokens(29, 6, 1), mesh_tokens(29, 6, 2));
     tn_perplexity p;
-    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 2, .group = world);
-    CHECK(tn_evaluate_perplexity(m, windows, NULL, o, &p) != TN_OK && p.tokens == 0);
+    CHECK(tn_evaluate_perplexity(m, windows, NULL, TN_WITH(tn_evaluate, .batch = 2, .group = world),
+                                 &p) != TN_OK &&
+          p.tokens == 0);
     tn_dataset_free(windows);
 }
 

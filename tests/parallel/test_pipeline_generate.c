@@ -245,8 +245,9 @@ static void evaluate_model(tn_group *world, void *user) {
     double before = e.on ? tn_spread_loss(spread, loader, 2) : 0;
     for (int i = 0; i < LENGTHS; i++) {
         tn_dataset *windows = windows_of(lengths[i]);
-        tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 3, .group = data);
-        CHECK(tn_evaluate_perplexity(&m, windows, NULL, o, &e.perplexity[i]) == TN_OK);
+        CHECK(tn_evaluate_perplexity(&m, windows, NULL,
+                                     TN_WITH(tn_evaluate, .batch = 3, .group = data),
+                                     &e.perplexity[i]) == TN_OK);
         tn_dataset_free(windows);
     }
     evaluate_pass(&m, data, &e);

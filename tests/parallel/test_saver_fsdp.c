@@ -180,10 +180,7 @@ static void undoes_a_step(tn_group *g, void *folder) {
     tn_linear_init(&m.b, 2, 2, tn_linear_defaults());
     tn_module_add(&m, "a", &m.a);
     tn_module_add(&m, "b", &m.b);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.stage = 1;
-    o.units = "a b";
-    tn_fsdp(&m, g, NULL, o);
+    tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .stage = 1, .units = "a b"));
     tn_optim *opt = tn_sgd(&m, tn_sgd_defaults());
     tn_saver *saver = tn_saver_new(g, folder, tn_saver_defaults());
     tn_checkpoint c = {.model = &m, .optim = opt, .step = 1};

@@ -39,7 +39,7 @@ RANK(save_forever) {
     const char *kill_at = getenv("KILL_AT");
     parts_run r;
     parts_run_open(&r, world, (lie)atoi(getenv("WAY")));
-    parts_run_saver(&r, folder, TN_WITH(tn_saver, .timeout = 60));
+    parts_run_saver(&r, argument, TN_WITH(tn_saver, .timeout = 60));
     bool found = false;
     rank_assert(tn_saver_load(r.saver, &r.c, &found) == TN_OK);
     if (found) { parts_run_values(&r, (uint64_t)r.c.step, true); }

@@ -13,12 +13,8 @@ typedef struct setting {
 } setting;
 
 static void init_model(tn_gpt *m, int layers, int64_t width) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = layers;
-    o.heads = HEADS;
-    o.width = width;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = LENGTH, .layers = layers,
+                               .heads = HEADS, .width = width);
     tn_seed(1);
     TN_DEFER_INIT;
     tn_gpt_init(m, o);
@@ -157,7 +153,7 @@ RANK(trains_within) {
     tn_gpt m;
     init_model(&m, 2, LARGE);
     tn_memory_set_limit(tn_memory().allocated + 12 * tn_module_count(&m));
-    tn_spread *spread = spread_model(&m, world, mesh);
+    tn_spread *spread = spread_model(&m, world, argument);
     tn_optim *opt = tn_error() ? NULL : tn_adamw(&m, tn_adamw_defaults());
     tn_tensor *x = tn_zeros(TN_DIMS(4, LENGTH), TN_I64);
     tn_loader *data = tn_loader_new(tn_tensor_dataset(x, x), tn_sequential_sampler(),
@@ -169,7 +165,7 @@ RANK(trains_within) {
         tn_optim_zero_grad(opt);
         first = step == 0 ? last : first;
     }
-    bool fits = strchr(mesh, ',') != NULL;
+    bool fits = strchr(argument, ',') != NULL;
     rank_assert(fits ? tn_error() == TN_OK && last < first
                      : tn_error() == TN_ENOMEM || tn_error() == TN_EPEER);
     tn_error_clear();
@@ -193,8 +189,7 @@ enum { WRITTEN = 12 };
 RANK(writes_within) {
     char mesh[64], folder[256];
     rank_assert(sscanf(argument, "%63s %255s", mesh, folder) == 2);
-    tn_spread_options o = tn_spread_defaults();
-    o.inference = true;
+    tn_spread_options o = TN_WITH(tn_spread, .inference = true);
     tn_spread_read(&o, mesh);
     tn_module *m;
     {

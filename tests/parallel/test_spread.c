@@ -53,8 +53,7 @@ static void spreads_badly(tn_group *world, void *user) {
 static void uses_apart(tn_group *world, void *user) {
     mesh_model m;
     init_model(&m, 0);
-    tn_spread_options o = TN_WITH(tn_spread, .inference = tn_group_rank(world) == 1);
-    CHECK(!tn_spread_new(&m, world, o));
+    CHECK(!tn_spread_new(&m, world, TN_WITH(tn_spread, .inference = tn_group_rank(world) == 1)));
     tn_module_finish(&m);
 }
 

@@ -22,17 +22,15 @@ TEST(a_strategy_is_known_by_the_registry) {
     tn__parallel p;
     net_init(&m, 1);
     attach_strategy(&m.in, &p);
-    assert_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
-    assert_error(TN_ESTATE, "linear in is under counting already");
-    assert_int_equal(tn_ddp_naive(&m.in, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "linear in is under counting already");
+    assert_none(tn_ddp(&m, NULL, tn_ddp_defaults()), TN_ESTATE,
+                "linear in is under counting already");
+    assert_fails(tn_ddp_naive(&m.in, NULL), TN_ESTATE, "linear in is under counting already");
     assert_non_null(tn_ddp(&m.out, NULL, tn_ddp_defaults())); /* next to it */
     tn_module_finish(&m);
 
     net_init(&m, 1);
     attach_strategy(&m, &p);
-    assert_null(tn_ddp(&m.in, NULL, tn_ddp_defaults()));
-    assert_error(TN_ESTATE, "net is under counting already");
+    assert_none(tn_ddp(&m.in, NULL, tn_ddp_defaults()), TN_ESTATE, "net is under counting already");
     tn_module_finish(&m);
 }
 
@@ -121,8 +119,7 @@ static tn_tensor *tied_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void tied_init(tied *m) {
-    tn_linear_options o = tn_linear_defaults();
-    o.bias = false;
+    tn_linear_options o = TN_WITH(tn_linear, .bias = false);
     tn_module_init(m, "tied", tied_forward);
     tn_linear_init(&m->a, 4, 4, o);
     tn_linear_init(&m->b, 4, 4, o);
@@ -138,12 +135,12 @@ TEST(an_optimiser_holds_a_tied_parameter) {
         tied_init(&m);
         tn_linear *stepped = i ? &m.b : &m.a, *other = i ? &m.a : &m.b;
         tn_optim *opt = tn_sgd(stepped, tn_sgd_defaults());
-        assert_null(tn_ddp(stepped, NULL, tn_ddp_defaults()));
-        assert_error(TN_ESTATE, "the parameter weight is held by an optimiser");
-        assert_null(tn_ddp(other, NULL, tn_ddp_defaults()));
-        assert_error(TN_ESTATE, "the parameter weight is held by an optimiser");
-        assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
-        assert_error(TN_ESTATE, "the parameter a.weight is held by an optimiser");
+        assert_none(tn_ddp(stepped, NULL, tn_ddp_defaults()), TN_ESTATE,
+                    "the parameter weight is held by an optimiser");
+        assert_none(tn_ddp(other, NULL, tn_ddp_defaults()), TN_ESTATE,
+                    "the parameter weight is held by an optimiser");
+        assert_fails(tn_ddp_naive(&m, NULL), TN_ESTATE,
+                     "the parameter a.weight is held by an optimiser");
         tn_optim_free(opt);
         assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
         tn_module_finish(&m);

@@ -89,8 +89,9 @@ static const int32_t prompt[] = {3, 1, 4};
 static void write_text(void *m, int32_t *text) {
     tn_prompt p = {prompt, 3};
     tn_generated out;
-    tn_generate_options o = TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0);
-    CHECK(tn_generate(m, &p, 1, o, &out) == TN_OK && out.tokens.count >= WRITTEN);
+    CHECK(tn_generate(m, &p, 1, TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0), &out) ==
+              TN_OK &&
+          out.tokens.count >= WRITTEN);
     if (!tn_error()) { memcpy(text, out.tokens.ids, WRITTEN * sizeof(*text)); }
     tn_generated_free(&out, 1);
 }
@@ -100,8 +101,8 @@ static tn_status measure_text(void *m, const mesh_shape *shape, tn_group *group,
                               tn_perplexity *out) {
     tn_dataset *windows =
         tn_tensor_dataset(mesh_tokens(shape->vocab, 5, 6), mesh_tokens(shape->vocab, 5, 7));
-    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 2, .group = group);
-    tn_status status = tn_evaluate_perplexity(m, windows, NULL, o, out);
+    tn_status status = tn_evaluate_perplexity(
+        m, windows, NULL, TN_WITH(tn_evaluate, .batch = 2, .group = group), out);
     tn_dataset_free(windows);
     return status;
 }

@@ -106,8 +106,7 @@ static void compare_loss(tn_group *g, void *user) {
     int64_t each = (c->classes + tn_group_size(g) - 1) / tn_group_size(g),
             first = each * tn_group_rank(g);
     int64_t count = c->classes - first < each ? c->classes - first : each;
-    tn_cross_entropy_options o = tn_cross_entropy_defaults();
-    o.reduction = c->how;
+    tn_cross_entropy_options o = TN_WITH(tn_cross_entropy, .reduction = c->how);
     tn_tensor *whole = tn_set_requires_grad(logits_of(c), true), *labels = labels_of(c);
     tn_tensor *want = tn_cross_entropy_with(whole, labels, o);
     tn_backward(tn_sum_all(want));
@@ -223,9 +222,7 @@ static const refusal refusals[] = {
 
 static tn_status refuse_plan(mesh_model *m, tn_group *g, const char *paths, tn_tp_style style) {
     const tn_tp_rule plan[] = {{"ln_f", TN_TP_SEQUENCE, 1}, {paths, style, 1}, {0}};
-    tn_tp_options o = tn_tp_defaults();
-    o.plan = plan;
-    return tn_tensor_parallel(m, g, o);
+    return tn_tensor_parallel(m, g, TN_WITH(tn_tp, .plan = plan));
 }
 
 static void is_refused(tn_group *g, void *user) {

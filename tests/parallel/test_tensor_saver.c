@@ -58,10 +58,7 @@ typedef struct run {
 } run;
 
 static tn_loader *open_loader(const run *r, const mesh_shape *shape) {
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = ROWS;
-    o.epochs = 0;
-    o.threads = 0;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = ROWS, .epochs = 0, .threads = 0);
     tn_dataset *examples = tn_tensor_dataset(mesh_tokens(shape->vocab, EXAMPLES, 0),
                                              mesh_tokens(shape->vocab, EXAMPLES, 1));
     return tn_loader_new(

@@ -14,12 +14,9 @@
 
 static tn_group *start_world(const char *argument) {
     static char engine[32];
-    tn_dist_options o = tn_dist_defaults();
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ", "), argument);
-    o.engine = engine;
-    o.checked = strstr(argument, ",checked") != NULL;
-    o.timeout = 30;
-    tn_group *world = tn_dist_init(o);
+    tn_group *world = tn_dist_init(TN_WITH(
+        tn_dist, .engine = engine, .checked = strstr(argument, ",checked") != NULL, .timeout = 30));
     rank_assert(world != NULL);
     return world;
 }
@@ -77,15 +74,9 @@ PLAIN_RANK(thaw_units) {
     tn_init_constant(m.a.weight, 0);
     tn_init_constant(m.b.weight, 0);
     tn_module_requires_grad(&m, false);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.units = "a b";
-    o.stage = 2;
-    o.find_unused = true;
-    tn_fsdp(&m, world, NULL, o);
+    tn_fsdp(&m, world, NULL, TN_WITH(tn_fsdp, .units = "a b", .stage = 2, .find_unused = true));
     tn_module_requires_grad(&m, true);
-    tn_sgd_options plain = tn_sgd_defaults();
-    plain.lr = 1;
-    tn_optim *opt = tn_sgd(&m, plain);
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 1));
     for (int step = 0; step < 3; step++) {
         TN_SCOPE;
         m.right = (step + rank) % 2;

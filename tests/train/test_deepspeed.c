@@ -55,14 +55,10 @@ static void write_file(const plan *p) {
 
 static tn_optim *optim_by_hand(mesh_model *m, const char *kind) {
     if (strstr(kind, "SGD")) {
-        tn_sgd_options o = tn_sgd_defaults();
-        o.lr = 0.01;
-        o.momentum = 0.9;
+        tn_sgd_options o = TN_WITH(tn_sgd, .lr = 0.01, .momentum = 0.9);
         return tn_sgd(m, o);
     }
-    tn_adam_options o = tn_adam_defaults();
-    o.beta2 = 0.95;
-    o.weight_decay = 0.1;
+    tn_adam_options o = TN_WITH(tn_adam, .beta2 = 0.95, .weight_decay = 0.1);
     return strstr(kind, "AdamW") ? tn_adamw(m, o) : tn_adam(m, o);
 }
 
@@ -91,17 +87,13 @@ static train_bits run_by_file(tn_group *world, const plan *p) {
 
 static void attach_by_hand(mesh_model *m, tn_group *world, const plan *p) {
     if (p->stage == 0) {
-        tn_ddp_options o = tn_ddp_defaults();
-        o.sum = p->sum;
+        tn_ddp_options o = TN_WITH(tn_ddp, .sum = p->sum);
         tn_ddp(m, world, o);
         return;
     }
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.stage = p->stage;
-    o.units = "h.*";
-    o.sum = p->sum;
-    o.offload = p->offload;
-    tn_fsdp(m, world, NULL, o);
+    tn_fsdp(
+        m, world, NULL,
+        TN_WITH(tn_fsdp, .stage = p->stage, .units = "h.*", .sum = p->sum, .offload = p->offload));
 }
 
 static train_bits run_by_hand(tn_group *world, const plan *p) {

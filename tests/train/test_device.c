@@ -37,22 +37,11 @@ static void open_run(run *r, tn_device where, double dropout) {
     }
     tn_set_default_device(where);
     tn_seed(11);
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = 2;
-    o.heads = 2;
-    o.width = 16;
-    o.dropout = dropout;
-    tn_gpt_init(&r->gpt, o);
-    tn_adamw_options a = tn_adamw_defaults();
-    a.lr = 1e-2;
-    r->optim = tn_adamw(&r->gpt, a);
-    tn_loader_options l = tn_loader_defaults();
-    l.batch = 4;
-    l.epochs = 0;
-    l.threads = 1;
-    r->loader = tn_loader_new(tn_token_dataset(tokens, 200, LENGTH), tn_random_sampler(5), l);
+    tn_gpt_init(&r->gpt, TN_WITH(tn_gpt, .vocab = VOCAB, .context = LENGTH, .layers = 2, .heads = 2,
+                                 .width = 16, .dropout = dropout));
+    r->optim = tn_adamw(&r->gpt, TN_WITH(tn_adamw, .lr = 1e-2));
+    r->loader = tn_loader_new(tn_token_dataset(tokens, 200, LENGTH), tn_random_sampler(5),
+                              TN_WITH(tn_loader, .batch = 4, .epochs = 0, .threads = 1));
     r->generator = tn_default_generator();
     assert_int_equal(tn_error(), TN_OK);
 }
@@ -208,9 +197,7 @@ TEST_WITH(recompute_gives_the_same_bits, NULL, clear_device) {
 
 TEST_WITH(generates_the_same, NULL, clear_device) {
     int32_t ids[3] = {1, 4, 9};
-    tn_generate_options o = tn_generate_defaults();
-    o.max_new = 12;
-    o.temperature = 0.0;
+    tn_generate_options o = TN_WITH(tn_generate, .max_new = 12, .temperature = 0.0);
     tn_prompt prompts[] = {{ids, 3}, {ids, 1}};
     tn_generated here[2], there[2];
     for (int k = 0; k < 2; k++) {

@@ -27,13 +27,8 @@ static void train_gpt(int threads, result *r) {
     tn_set_threads(threads);
     tn_seed(11);
     tn_gpt gpt;
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = 211;
-    o.context = 80;
-    o.layers = 2;
-    o.heads = 3;
-    o.width = 96;
-    o.dropout = 0.1;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = 211, .context = 80, .layers = 2, .heads = 3,
+                               .width = 96, .dropout = 0.1);
     tn_gpt_init(&gpt, o);
     tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
     for (int step = 0; step < STEPS; step++) {
@@ -120,8 +115,7 @@ TEST(statistics_begin_anew) {
     tn_module_train(&norm, false);
     TN_NO_GRAD;
     tn_fill_(norm.running_mean, 77.0);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 2;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 2);
     tn_tensor *x =
         tn_reshape(tn_from_data((float[]){0, 2, 3, 5}, TN_DIMS(4), TN_F32), TN_DIMS(4, 1));
     tn_loader *loader = tn_loader_new(tn_tensor_dataset(x, NULL), tn_sequential_sampler(), o);

@@ -205,9 +205,7 @@ TEST(one_job_in_a_folder) {
     if (first == 0) {
         char byte = 0;
         close(end[1]);
-        tn_run_options o = tn_run_defaults();
-        o.out = out;
-        tn_run *r = tn_run_new(NULL, o, (tn_checkpoint){0});
+        tn_run *r = tn_run_new(NULL, TN_WITH(tn_run, .out = out), (tn_checkpoint){0});
         tn_run_next(r);
         tn_run_log(r, "loss", 1);
         byte = tn_run_next(r) ? 'r' : 'x'; /* so there is a run, too, that could be refused */

@@ -61,11 +61,9 @@ static void run_bad_rank(tn_group *world, void *user) {
     int rank = tn_group_rank(world);
     tn_linear net;
     tn_linear_init(&net, 3, 1, tn_linear_defaults());
-    tn_run_options o = tn_run_defaults();
-    o.out = temp_folder;
-    o.save_every = 2;
-    o.overwrite = true;
-    tn_run *r = tn_run_new(world, o, (tn_checkpoint){.model = &net});
+    tn_run *r =
+        tn_run_new(world, TN_WITH(tn_run, .out = temp_folder, .save_every = 2, .overwrite = true),
+                   (tn_checkpoint){.model = &net});
     while (tn_run_next(r)) {
         bool bad = rank == b->bad && tn_run_step(r) == 4;
         if (bad && b->weight) {

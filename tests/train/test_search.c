@@ -29,11 +29,8 @@ typedef struct calls {
 } calls;
 
 static tn_search_options options_in(const char *name) {
-    tn_search_options o = tn_search_defaults();
-    o.out = temp_path(name);
-    o.trials = 9;
-    o.steps = 90;
-    o.seed = 5;
+    tn_search_options o =
+        TN_WITH(tn_search, .out = temp_path(name), .trials = 9, .steps = 90, .seed = 5);
     return o;
 }
 

@@ -61,21 +61,16 @@ static void run_program(tn_group *world, void *user) {
     program mine = *p;
     tn_linear net;
     tn_linear_init(&net, 1, 1, tn_linear_defaults());
-    tn_run_options o = tn_run_defaults();
-    o.out = p->out;
-    o.steps = p->steps ? p->steps : STEPS;
-    o.save_every = 3;
-    o.val_every = 1;
-    o.resume = p->resume;
-    tn_run *r = tn_run_new(world, o, (tn_checkpoint){.model = &net});
+    tn_run *r = tn_run_new(world,
+                           TN_WITH(tn_run, .out = p->out, .steps = p->steps ? p->steps : STEPS,
+                                   .save_every = 3, .val_every = 1, .resume = p->resume),
+                           (tn_checkpoint){.model = &net});
     tn_run_on(r, TN_RUN_STEPPED, count_stepped, &mine);
     tn_run_on(r, TN_RUN_VALIDATED, count_validated, &mine);
     tn_run_on(r, TN_RUN_SAVED, count_saved, &mine);
     tn_run_on(r, TN_RUN_ENDED, count_ended, &mine);
     if (p->patience) {
-        tn_early_options early = tn_early_defaults();
-        early.patience = p->patience;
-        tn_run_stop_early(r, "val_loss", early);
+        tn_run_stop_early(r, "val_loss", TN_WITH(tn_early, .patience = p->patience));
     }
     if (p->keep) { tn_run_keep_best(r, "val_loss", p->keep, false); }
     while (tn_run_next(r)) {
@@ -342,10 +337,7 @@ static tn_loader *mirror_loader(tn_group *world, int64_t epochs, int threads) {
             x[i][c] = (float)(c == (i + (i == 4 || i == 9)) % 3) + 0.01f * (float)i;
         }
     }
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 4;
-    o.epochs = epochs;
-    o.threads = threads;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 4, .epochs = epochs, .threads = threads);
     tn_sampler order = tn_distributed_sampler(world, tn_sequential_sampler(), false);
     return tn_loader_new(tn_tensor_dataset(tn_from_data(x, TN_DIMS(EXAMPLES, 3), TN_F32),
                                            tn_from_data(y, TN_DIMS(EXAMPLES), TN_I64)),
