@@ -28,18 +28,21 @@ __attribute__((constructor)) static void compute_in_one_thread(void) {
     tn_set_threads(1);
 }
 
-static inline void run_ok(int ranks, void (*f)(tn_group *, void *), void *user) {
+/* Runs f with `user`, which it may change if it is the caller's variable. */
+static inline void run_ok(int ranks, void (*f)(tn_group *, void *), const void *user) {
     failures = ranks_told = 0;
-    if (tn_local_run(ranks, f, user) != TN_OK) { fail_msg("%s", tn_error_message()); }
+    if (tn_local_run(ranks, f, (void *)(uintptr_t)user) != TN_OK) {
+        fail_msg("%s", tn_error_message());
+    }
     assert_int_equal(failures, 0);
 }
 
 /* Runs f, which must fail with `want`, and returns the error message. */
-static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), void *user,
+static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), const void *user,
                                       tn_status want) {
     static char message[1024];
     failures = ranks_told = 0;
-    tn_status status = tn_local_run(ranks, f, user);
+    tn_status status = tn_local_run(ranks, f, (void *)(uintptr_t)user);
     snprintf(message, sizeof(message), "%s", tn_error_message());
     tn_error_clear();
     assert_int_equal(failures, 0);

@@ -124,8 +124,7 @@ static void load_two(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_other_numbers_of_ranks_go_on) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     run_ok(4, save_four, path);
     run_ok(4, load_four, path);
     run_ok(2, load_two, path);
@@ -187,8 +186,7 @@ static void load_buckets(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_buckets_of_other_numbers_of_ranks) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("buckets"));
+    const char *path = temp_path("buckets");
     bucket_job all = {.path = path};
     run_ok(4, save_buckets, path);
     run_ok(2, load_buckets, &all);
@@ -214,7 +212,7 @@ static void save_fails(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_an_error_of_rank_0_is_everybodys) {
-    run_ok(3, save_fails, (void *)"/nowhere/at/all");
+    run_ok(3, save_fails, "/nowhere/at/all");
 }
 
 /* ---- Another run ----------------------------------------------------------------------------- */
@@ -258,8 +256,7 @@ static void go_on(tn_group *g, void *user) {
 
 /* All ranks refuse another run; with other_run set, one of them logs what differs. */
 PLAIN_TEST(test_another_run) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     lines_logged = 0;
     tn_log_to(count_line, TN_LOG_WARN, NULL);
     run_ok(3, go_on, path);
@@ -346,8 +343,7 @@ static void load_damaged(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_a_damaged_file_is_named) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("damaged"));
+    const char *path = temp_path("damaged");
     run_ok(4, save_four, path);
     size_t bytes;
     unsigned char *file = temp_read(path, &bytes);
@@ -374,8 +370,7 @@ static void load_refused(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     run_ok(4, save_four, path);
     run_ok(3, load_refused, path);
 }
@@ -412,8 +407,7 @@ static void load_beside_another(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_another_checkpoint_is_noticed) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     run_ok(4, save_four, path);
     run_ok(3, load_beside_another, path);
 }

@@ -53,7 +53,7 @@ PLAIN_TEST(test_lines) {
         for (int d = 0; d < shapes[i].n; d++) {
             ranks *= shapes[i].sizes[d];
         }
-        assert_int_equal(tn_local_run(ranks, sum_along_lines, &shapes[i]), TN_OK);
+        run_ok(ranks, sum_along_lines, &shapes[i]);
     }
     assert_int_equal(failures, 0);
     sum_along_lines(NULL, &(shape){2, {1, 1}}); /* one rank */
@@ -140,11 +140,8 @@ static void divide_unevenly(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_wrong_product) {
-    failures = 0;
-    assert_int_equal(tn_local_run(3, divide_unevenly, NULL), TN_EVALUE);
-    assert_non_null(strstr(tn_error_message(), "multiply to 4, but there are 3 ranks"));
-    tn_error_clear();
-    assert_int_equal(failures, 0);
+    assert_contains(run_failing(3, divide_unevenly, NULL, TN_EVALUE),
+                    "multiply to 4, but there are 3 ranks");
 }
 
 /* An allocation of rank 1 fails before the others can have its list. They learn of it at once. */
@@ -165,7 +162,7 @@ static void makes_short(tn_group *g, void *user) {
 PLAIN_TEST(test_subgroup_without_memory) {
     for (long at = 0; at < 4; at++) { /* the ranks, the child's store, the list as text */
         failures = 0;
-        assert_int_equal(tn_local_run(3, makes_short, &at), TN_OK);
+        run_ok(3, makes_short, &at);
         assert_int_equal(failures, 0);
     }
 }

@@ -179,7 +179,7 @@ static void compare_map(tn_group *g, void *user) {
 PLAIN_TEST(test_maps) {
     for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
-            run_ok(ranks, compare_map, (void *)&maps[i]);
+            run_ok(ranks, compare_map, &maps[i]);
         }
     }
 }

@@ -11,6 +11,7 @@
 
 #include "nn/layout.h"
 #include "tern/tern.h"
+#include "tests/distributed/rank_check.h"
 
 /* For the ranks' threads, where cmocka's assertions cannot be used. */
 #define must(truth) ((truth) ? (void)0 : rank_failed(#truth, __FILE__, __LINE__))

@@ -415,7 +415,7 @@ static void is_refused(tn_group *g, void *user) {
 TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
-        const char *is = run_failing(r->ranks, is_refused, (void *)r, r->status);
+        const char *is = run_failing(r->ranks, is_refused, r, r->status);
         if (!strstr(is, r->says)) { fail_msg("%s: %s", r->name, is); }
     }
 }

@@ -245,8 +245,7 @@ static void resumes_run(tn_group *g, void *user) {
 }
 
 TEST(test_resumes_bit_for_bit) {
-    char base[512];
-    snprintf(base, sizeof(base), "%s", temp_path("rank"));
+    const char *base = temp_path("rank");
     run_ok(2, resumes_run, base);
 }
 
@@ -277,8 +276,7 @@ static void warns_of_savers(tn_group *g, void *user) {
 }
 
 TEST(test_savers_warn) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s", temp_path("saver"));
+    const char *folder = temp_path("saver");
     run_ok(2, warns_of_savers, folder);
 }
 

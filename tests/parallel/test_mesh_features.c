@@ -132,6 +132,6 @@ static void drop_apart(tn_group *world, void *user) {
 
 TEST(dropout_masks) {
     for (int k = 0; k < MESHES; k++) {
-        run_ok(meshes[k].ranks, drop_apart, (void *)meshes[k].name);
+        run_ok(meshes[k].ranks, drop_apart, meshes[k].name);
     }
 }

@@ -40,7 +40,7 @@ TEST(test_starts_over) {
         char name[16], path[600];
         snprintf(name, sizeof(name), "run%d", ranks);
         const char *folder = temp_path(name);
-        run_ok(ranks, starts_over, (void *)folder);
+        run_ok(ranks, starts_over, folder);
         snprintf(path, sizeof(path), "%s/weights.safetensors", folder);
         assert_int_equal(access(path, F_OK), 0);
         unlink(path);
@@ -62,5 +62,5 @@ static void cannot_clear(tn_group *world, void *user) {
 TEST(test_cannot_clear) {
     const char *path = temp_path("a_file");
     temp_write(path, "x", 1);
-    run_ok(2, cannot_clear, (void *)path);
+    run_ok(2, cannot_clear, path);
 }

@@ -111,8 +111,7 @@ static void check_exported(const train_run *run) {
 /* 4 ranks train, save after two steps, and continue. The saved step goes through six jobs of 1 to 4
  * ranks, sharded differently, back to 4 ranks, which train as the undisturbed ones did. */
 static void wander_over_ranks(const char *name, bool bf16, bool llama) {
-    char folder[512]; /* outlives the next calls of temp_path */
-    snprintf(folder, sizeof(folder), "%s", temp_path(name));
+    const char *folder = temp_path(name);
     leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .llama = llama, .steps = 4};
     leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .llama = llama, .steps = 2, .save = 2};
     run_on(4, &undisturbed);
@@ -202,9 +201,8 @@ static void undoes_a_step(tn_group *g, void *folder) {
 }
 
 TEST(ranks_with_nothing) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s", temp_path("nothing"));
-    if (tn_local_run(4, undoes_a_step, folder) != TN_OK) { fail_msg("%s", tn_error_message()); }
+    const char *folder = temp_path("nothing");
+    run_ok(4, undoes_a_step, folder);
 }
 
 int main(void) {

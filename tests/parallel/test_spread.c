@@ -68,7 +68,7 @@ TEST(test_meshes_that_do_not_fit) {
     assert_non_null(strstr(run_failing(2, spreads_badly, "tp=2 tp=3", TN_EMISMATCH), "tp=3"));
     static const char *const kinds[] = {"pp=2,zb_h1,chunks=2", "pp=2,chunks=2,gpipe"};
     for (int i = 0; i < 2; i++) {
-        const char *said = run_failing(2, spreads_badly, (void *)kinds[i], TN_EVALUE);
+        const char *said = run_failing(2, spreads_badly, kinds[i], TN_EVALUE);
         assert_non_null(strstr(said, "only with TN_PIPE_INTERLEAVED"));
     }
     assert_non_null(strstr(run_failing(2, uses_apart, NULL, TN_EMISMATCH), "inference"));

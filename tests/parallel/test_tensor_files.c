@@ -321,7 +321,7 @@ TEST(test_what_is_refused) {
             assert_int_equal(tn_save(&m, temp_path("refused")), TN_OK);
             tn_module_finish(&m);
         }
-        assert_contains(run_failing(2, writes_back, (void *)&refusals[i], TN_EUNSUPPORTED),
+        assert_contains(run_failing(2, writes_back, &refusals[i], TN_EUNSUPPORTED),
                         refusals[i].says);
     }
 }

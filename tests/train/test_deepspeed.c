@@ -212,9 +212,9 @@ TEST(test_unused_parameters) {
                      stage, ignored ? "true" : "false");
             temp_write(path, text, strlen(text));
             if (ignored) {
-                run_ok(2, uses_some, (void *)path);
+                run_ok(2, uses_some, path);
             } else {
-                assert_contains(run_failing(2, uses_some, (void *)path, TN_ESTATE), "extra.");
+                assert_contains(run_failing(2, uses_some, path, TN_ESTATE), "extra.");
             }
         }
     }
@@ -451,8 +451,8 @@ static void wrong_on_a_rank(tn_group *world, void *user) {
 TEST(test_wrong_file) {
     const char *path = temp_path("wrong.json");
     temp_write(path, "{\"optimiser\": {}}", 17);
-    run_ok(2, wrong_on_a_rank, (void *)path);
-    run_ok(2, wrong_on_a_rank, (void *)temp_path("missing.json"));
+    run_ok(2, wrong_on_a_rank, path);
+    run_ok(2, wrong_on_a_rank, temp_path("missing.json"));
 }
 
 static int logged;
@@ -479,7 +479,7 @@ TEST(test_one_warning) {
     const char *path = temp_path("idle.json");
     temp_write(path, text, strlen(text));
     tn_log_to(count_logged, TN_LOG_WARN, NULL);
-    run_ok(2, make_and_free, (void *)path);
+    run_ok(2, make_and_free, path);
     tn_log_to(NULL, TN_LOG_INFO, NULL);
     assert_int_equal(logged, 1);
 }

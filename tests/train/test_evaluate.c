@@ -229,7 +229,7 @@ TEST(test_ranks) {
         tn_perplexity one = {0};
         for (int ranks = 1; ranks <= 6; ranks++) {
             memset(s.p, 0, sizeof(s.p));
-            assert_int_equal(tn_local_run(ranks, evaluate_rank, &s), TN_OK);
+            run_ok(ranks, evaluate_rank, &s);
             one = ranks == 1 ? s.p[0] : one;
             assert_int_equal(one.tokens, 74);
             for (int r = 0; r < ranks; r++) {

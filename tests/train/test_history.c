@@ -271,8 +271,8 @@ PLAIN_TEST(test_file_taken_away) {
 }
 
 PLAIN_TEST(test_folder_taken_away) {
-    char folder[512], path[700], moved[600];
-    snprintf(folder, sizeof(folder), "%s", temp_path("folder"));
+    char path[700], moved[600];
+    const char *folder = temp_path("folder");
     snprintf(path, sizeof(path), "%s/loss.csv", folder);
     snprintf(moved, sizeof(moved), "%s.moved", folder);
     assert_int_equal(mkdir(folder, 0777), 0);
@@ -324,9 +324,8 @@ PLAIN_TEST(test_pipe) {
 
 /* The target of a link may be any file, so links are refused. */
 PLAIN_TEST(test_link) {
-    char file[512], link[512];
-    snprintf(file, sizeof(file), "%s", temp_path("file.csv"));
-    snprintf(link, sizeof(link), "%s", temp_path("link.csv"));
+    const char *file = temp_path("file.csv");
+    const char *link = temp_path("link.csv");
     temp_write(file, "step,loss\n0,1\n", 14);
     assert_int_equal(symlink(file, link), 0);
     for (int start = 0; start < 2; start++) {

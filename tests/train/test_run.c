@@ -58,8 +58,7 @@ static int count_events(const char *folder, const char *text) {
 
 /* Field 1 of a value is its tag, with the length before it. */
 TEST(events_for_tensorboard) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s", temp_path("events"));
+    const char *folder = temp_path("events");
     program p = make_program(folder, 6);
     p.options.tensorboard = true;
     p.leave_at = 4;
@@ -105,8 +104,7 @@ TEST(refuses_to_overwrite) {
 
 /* --overwrite removes old checkpoints: one of them would be the newest. */
 TEST(forgets_the_other_run) {
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("forgotten"));
+    const char *out = temp_path("forgotten");
     program p = make_program(out, STEPS);
     quiet_run(&p);
     p = make_program(out, STEPS);
@@ -122,8 +120,8 @@ TEST(forgets_the_other_run) {
 
 /* A folder without a run is no reason to refuse. */
 TEST(begins_in_a_folder) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("folder"));
+    char text[SAID];
+    const char *out = temp_path("folder");
     assert_int_equal(mkdir(out, 0777), 0);
     temp_write(path_in(out, "loss.csv"), "step,loss\n", 10);
     program p = make_program(out, 1);
@@ -137,8 +135,8 @@ TEST(begins_in_a_folder) {
 }
 
 TEST(becomes_longer) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("longer"));
+    char text[SAID];
+    const char *out = temp_path("longer");
     program p = make_program(out, 4);
     quiet_run(&p);
     p = make_program(out, 8);
@@ -195,8 +193,8 @@ TEST(becomes_longer) {
 /* A second job is refused at once, whatever its options, and the first continues undisturbed; after
  * a kill the folder is free. */
 TEST(one_job_in_a_folder) {
-    char out[512], said[600];
-    snprintf(out, sizeof(out), "%s", temp_path("held"));
+    char said[600];
+    const char *out = temp_path("held");
     snprintf(said, sizeof(said), "another job runs in %.250s: it holds %.250s/lock", out, out);
     int ready[2], end[2];
     assert_int_equal(pipe(ready) + pipe(end), 0);
@@ -257,8 +255,7 @@ TEST(no_history) {
 }
 
 TEST(wrong_options) {
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("wrong"));
+    const char *out = temp_path("wrong");
     static const char *const wanted[] = {"no folder", "steps is 0 (it must be at least 1)",
                                          "one of them"};
     for (int i = 0; i < 3; i++) {

@@ -113,9 +113,9 @@ TEST(full_disk) {
     getrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t most = 0; most < 12000; most += most < 400 ? 60 : 1600) {
-        char out[512], name[32];
+        char name[32];
         snprintf(name, sizeof(name), "full_%d", (int)most);
-        snprintf(out, sizeof(out), "%s", temp_path(name));
+        const char *out = temp_path(name);
         program p = make_program(out, STEPS);
         small = before;
         small.rlim_cur = most;
@@ -137,8 +137,7 @@ TEST(full_disk) {
 /* If an allocation fails the run ends with an error, or manages without; then it continues. */
 TEST(no_memory) {
     const char *whole = undisturbed_run();
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("memory"));
+    const char *out = temp_path("memory");
     int64_t live = tn_live_tensors();
     int n = 0, failures = 0;
     for (bool reached = true; reached; n += 1 + n / 15) {
@@ -170,8 +169,8 @@ TEST(no_memory) {
 
 /* A loop that checks no errors: the run reports them. */
 TEST(errors_end_the_loop) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("errors"));
+    char text[SAID];
+    const char *out = temp_path("errors");
     program p = make_program(out, STEPS);
     p.options.unit = "a unit, with a comma";
     program_said(&p, text, sizeof(text));

@@ -28,8 +28,8 @@ TEST(ends_at_units) {
 }
 
 TEST(units_without_a_name) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("nameless"));
+    char text[SAID];
+    const char *out = temp_path("nameless");
     program p = make_program(out, STEPS);
     p.options.unit = NULL;
     p.options.until_units = 4;
@@ -40,8 +40,8 @@ TEST(units_without_a_name) {
 
 /* Time and money are those of a start: each makes a step at least, and says how to continue. */
 TEST(ends_at_hours) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("hours"));
+    char text[SAID];
+    const char *out = temp_path("hours");
     for (int64_t i = 1; i < STEPS; i++) {
         program p = make_program(out, STEPS);
         p.options.hours = i % 2 ? 1e-9 : 1000;
@@ -104,8 +104,7 @@ TEST(hours_of_rank_0) {
 }
 
 TEST(wrong_limits) {
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("limits"));
+    const char *out = temp_path("limits");
     static const char *const wanted[] = {"a limit is below 0", "until_units is -1",
                                          "needs the price"};
     for (int i = 0; i < 3; i++) {
