@@ -56,8 +56,7 @@ PLAIN_TEST(test_share_of_a_share) {
     tn_sampler s = tn_random_sampler(1);
     s.parts = 2;
     tn_distributed_sampler(NULL, s, false);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
+    assert_error(TN_EVALUE, "");
 }
 
 /* ---- Checkpoints ----------------------------------------------------------------------------- */

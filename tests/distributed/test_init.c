@@ -548,8 +548,7 @@ PLAIN_TEST(test_arguments) {
         o.rank = places[i].rank;
         o.ranks = places[i].ranks;
         assert_null(tn_dist_init(o));
-        assert_int_equal(tn_error(), TN_EVALUE);
-        tn_error_clear();
+        assert_error(TN_EVALUE, "");
     }
     o = tn_dist_defaults();
     o.timeout = 0;

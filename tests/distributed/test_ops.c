@@ -441,8 +441,7 @@ PLAIN_TEST(test_alone) {
             assert_inert(along[i](NULL, tn_ones(TN_DIMS(), TN_F32), 0), TN_EINDEX, "dim is 0");
         }
         assert_true(tn_is_inert(tn_dist_reduce_scatter(NULL, tn_ones(TN_DIMS(), TN_F32))));
-        assert_int_equal(tn_error(), TN_ESHAPE);
-        tn_error_clear();
+        assert_error(TN_ESHAPE, "");
     }
     assert_int_equal(tn_live_tensors(), before);
 }

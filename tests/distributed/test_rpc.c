@@ -129,10 +129,8 @@ static void all_errors(tn_group *world, void *user) {
 TEST(test_errors) {
     run_ok(2, all_errors, NULL);
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
-    assert_null(tn_rpc_call(r, 0, "echo", nothing, 0));
-    assert_error(TN_ESTATE, "tn_rpc_start was not called");
-    assert_int_equal(tn_rpc_shutdown(r, 0), TN_ESTATE);
-    assert_error(TN_ESTATE, "tn_rpc_start was not called");
+    assert_none(tn_rpc_call(r, 0, "echo", nothing, 0), TN_ESTATE, "tn_rpc_start was not called");
+    assert_fails(tn_rpc_shutdown(r, 0), TN_ESTATE, "tn_rpc_start was not called");
     tn_rpc_free(r);
     assert_none(tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 8, .threads_most = 4)), TN_EVALUE,
                 "rpc_new: threads_most is 4 (it must be 8 to ");

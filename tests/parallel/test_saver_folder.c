@@ -125,8 +125,7 @@ TEST(one_job_at_a_time) {
     bool found;
     c.step = 1;
     assert_int_equal(tn_saver_save(first, &c), TN_OK);
-    assert_int_equal(tn_saver_save(second, &c), TN_EIO);
-    assert_error(TN_EIO, "another job runs in");
+    assert_fails(tn_saver_save(second, &c), TN_EIO, "another job runs in");
     assert_int_equal(tn_saver_load(second, &c, &found), TN_OK);
     assert_true(found);
     tn_saver_free(first);

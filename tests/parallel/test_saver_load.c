@@ -36,10 +36,9 @@ TEST(converted_and_exported) {
     paths p = {temp_path("converted"), temp_path("exported")};
     const char *one = temp_path("one"), *weights = temp_path("weights"),
                *saved = temp_path("saved");
-    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
-    assert_int_equal(tn__saver_convert(temp_path("nothing"), one, false), TN_EIO);
-    assert_contains(tn_error_message(), "nothing: No such file");
-    tn_error_clear();
+    run_ok(3, save_once, &p);
+    assert_fails(tn__saver_convert(temp_path("nothing"), one, false), TN_EIO,
+                 "nothing: No such file");
     assert_int_equal(tn__saver_convert(p.folder, one, false), TN_OK);
     assert_int_equal(tn__saver_convert(temp_path("converted/step-000008"), weights, true), TN_OK);
     parts_run r;

@@ -27,8 +27,7 @@ TEST(test_texts) {
         "tp=x", "tp=2,,", "stage=4", "tp=-1", "cp=2 ",  "sequence=1", "tp=1e3",   "tp=99999999999"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++) {
         tn_spread_options before = tn_spread_defaults(), after = before;
-        assert_int_equal(tn_spread_read(&after, bad[i]), TN_EVALUE);
-        assert_error(TN_EVALUE, "is not one of pp=N");
+        assert_fails(tn_spread_read(&after, bad[i]), TN_EVALUE, "is not one of pp=N");
         assert_memory_equal(&before, &after, sizeof(before));
     }
     tn_spread_read(NULL, "tp=2");

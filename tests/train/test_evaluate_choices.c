@@ -296,8 +296,7 @@ TEST(test_wrong_lines) {
         char text[512];
         snprintf(text, sizeof(text), "{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":1}\n%s",
                  lines[i].line);
-        assert_int_equal(scores_of(&gpt, text, &c), TN_EFORMAT);
-        assert_error(TN_EFORMAT, lines[i].wrong);
+        assert_fails(scores_of(&gpt, text, &c), TN_EFORMAT, lines[i].wrong);
         assert_int_equal(c.questions, 0);
     }
     assert_fails(scores_of(&gpt, "\n \n", &c), TN_EFORMAT, "choices.jsonl: no questions in it");

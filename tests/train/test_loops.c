@@ -135,8 +135,7 @@ TEST(statistics_begin_anew) {
         assert_int_equal(tn_update_bn(loader, &norm), TN_OK);
         assert_true(fabs(tn_item(norm.running_mean) - 2.5) < 1e-6);
     }
-    assert_int_equal(tn_update_bn(NULL, &norm), TN_EVALUE);
-    assert_error(TN_EVALUE, "update_bn: the loader is NULL");
+    assert_fails(tn_update_bn(NULL, &norm), TN_EVALUE, "update_bn: the loader is NULL");
     tn_loader_free(loader);
     tn_module_finish(&norm);
 }

@@ -151,8 +151,7 @@ TEST(no_memory) {
         assert_int_equal(tn_live_tensors(), live);
         assert_int_equal(p.status, tn_error() == TN_OK ? 0 : 1);
         if (tn_error() != TN_OK) {
-            assert_int_equal(tn_error(), TN_ENOMEM);
-            tn_error_clear();
+            assert_error(TN_ENOMEM, "");
             failures++;
         }
         if (p.status != 0) {

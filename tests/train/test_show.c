@@ -125,10 +125,8 @@ PLAIN_TEST(test_svg) {
     assert_int_equal(count_of(svg, "<text"), count_of(svg, "</text>"));
     assert_int_equal(count_of(svg, "<svg"), 1);
     free(svg);
-    assert_int_equal(tn_plot_svg(&p, "/nowhere/at/all"), TN_EIO);
-    tn_error_clear();
-    assert_int_equal(tn_plot_svg(NULL, path), TN_EVALUE);
-    tn_error_clear();
+    assert_fails(tn_plot_svg(&p, "/nowhere/at/all"), TN_EIO, "");
+    assert_fails(tn_plot_svg(NULL, path), TN_EVALUE, "");
     free(x);
     free(y);
 }
