@@ -23,6 +23,17 @@ static int ranks_told; /* how many know rank 1's error: stay_until_told */
         }                                                                       \
     } while (0)
 
+/* The pending error is this one; clears it. */
+static inline bool failed_with(tn_status status, const char *part) {
+    bool fine = tn_error() == status && strstr(tn_error_message(), part);
+    if (!fine) {
+        fprintf(stderr, "%s: \"%s\", not \"%s\"\n", tn_status_name(tn_error()), tn_error_message(),
+                part);
+    }
+    tn_error_clear();
+    return fine;
+}
+
 /* Ranks share the cores already. */
 __attribute__((constructor)) static void compute_in_one_thread(void) {
     tn_set_threads(1);

@@ -259,8 +259,7 @@ static void odd_and_even(tn_group *g, void *user) {
     CHECK(tn_work_wait(tn_all_reduce(mine, t, TN_SUM), 0) == TN_OK);
     CHECK(tn_item(t) == (rank % 2 ? 4 : 2));
     CHECK(tn_all_reduce(rank % 2 ? even : odd, t, TN_SUM) == NULL);
-    CHECK(tn_error() == TN_ESTATE);
-    tn_error_clear();
+    CHECK(failed_with(TN_ESTATE, ""));
     tn_group_free(odd);
     tn_group_free(even);
     CHECK(tn_barrier(g) == TN_OK);
@@ -326,9 +325,8 @@ static void has_many_members(tn_group *g, void *user) {
     if (rank == 19) {
         tn_group_abort(mine, "enough");
     } else if (rank == 18) {
-        CHECK(tn_barrier(mine) == TN_EPEER);
-        CHECK(strstr(tn_error_message(), "(world ranks 10, 11, 12, 13, 14, 15, 16, ..., 19): "));
-        tn_error_clear();
+        CHECK(tn_barrier(mine) == TN_EPEER &&
+              failed_with(TN_EPEER, "(world ranks 10, 11, 12, 13, 14, 15, 16, ..., 19): "));
     }
     CHECK(tn_barrier(g) == TN_OK);
     tn_group_free(mine);
@@ -389,16 +387,11 @@ TEST(test_split_fails_on_all) {
 /* All ranks learn of it at once. */
 static void different_lists(tn_group *g, void *user) {
     int rank = tn_group_rank(g);
-    CHECK(tn_group_new(g, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL);
-    CHECK(tn_error() == TN_EMISMATCH);
-    CHECK(strstr(tn_error_message(), " 0 1") != NULL && strstr(tn_error_message(), " 0 2") != NULL);
-    tn_error_clear();
-    CHECK(tn_group_new(g, (int[]){0, rank == 1 ? 9 : 1}, 2) == NULL);
-    CHECK(tn_error() == TN_EINDEX);
-    CHECK(strstr(tn_error_message(), "rank 9, but group world has ranks 0 … 2") != NULL);
-    tn_error_clear();
-    CHECK(tn_group_new(g, (int[]){0, 1, 2, 9, 9}, 5) == NULL && tn_error() == TN_EINDEX);
-    tn_error_clear();
+    CHECK(tn_group_new(g, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL &&
+          strstr(tn_error_message(), " 0 1") && failed_with(TN_EMISMATCH, " 0 2"));
+    CHECK(tn_group_new(g, (int[]){0, rank == 1 ? 9 : 1}, 2) == NULL &&
+          failed_with(TN_EINDEX, "rank 9, but group world has ranks 0 … 2"));
+    CHECK(tn_group_new(g, (int[]){0, 1, 2, 9, 9}, 5) == NULL && failed_with(TN_EINDEX, ""));
     CHECK(tn_barrier(g) == TN_OK);
 }
 
@@ -418,9 +411,8 @@ static void monitored_barrier(tn_group *g, void *user) {
 /* A rank that comes late learns that the others have given up. */
 static void late_at_barrier(tn_group *g, void *user) {
     if (tn_group_rank(g) == 1) { usleep(400000); }
-    CHECK(tn_monitored_barrier(g, tn_group_rank(g) == 1 ? 5 : 0.1) == TN_EPEER);
-    CHECK(strstr(tn_error_message(), "rank 1") != NULL);
-    tn_error_clear();
+    CHECK(tn_monitored_barrier(g, tn_group_rank(g) == 1 ? 5 : 0.1) == TN_EPEER &&
+          failed_with(TN_EPEER, "rank 1"));
 }
 
 TEST(test_late_at_a_monitored_barrier) {

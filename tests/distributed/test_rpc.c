@@ -288,8 +288,8 @@ static void too_deep(tn_group *world, void *user) {
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .threads_most = 4), NULL);
     if (tn_group_rank(world) == 0) {
-        CHECK(is_lost(ask_rank(r, 1, "count_down", number_of(100), 1)) && tn_error() == TN_EPEER);
-        tn_error_clear();
+        CHECK(is_lost(ask_rank(r, 1, "count_down", number_of(100), 1)) &&
+              failed_with(TN_EPEER, ""));
         CHECK(ask_rank(r, 1, "echo", nothing, 30).n == 0);
     }
     end_rank(world, r);

@@ -253,9 +253,8 @@ static void does_not_join(tn_group *g, void *user) {
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
-    CHECK(tn_ddp_join(ddp, NULL) == TN_ESTATE);
-    CHECK(strstr(tn_error_message(), "the option join is false"));
-    tn_error_clear();
+    CHECK(tn_ddp_join(ddp, NULL) == TN_ESTATE &&
+          failed_with(TN_ESTATE, "the option join is false"));
     tn_module_finish(&m);
 }
 

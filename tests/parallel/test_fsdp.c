@@ -233,8 +233,7 @@ static void looks_at_whole(tn_group *g, void *user) {
     }
     if (r->options.stage == 3) {
         CHECK(tn_fsdp_statistics(s).whole == 0);
-        CHECK(tn_is_inert(tn_neg(m.wte.weight)) && tn_error() == TN_ESTATE);
-        tn_error_clear();
+        CHECK(tn_is_inert(tn_neg(m.wte.weight)) && failed_with(TN_ESTATE, ""));
     }
     CHECK(tn_fsdp_statistics(s).most_whole == all);
     tn_module_finish(&want);
