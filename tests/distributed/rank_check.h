@@ -48,6 +48,18 @@ static inline void run_ok(int ranks, void (*f)(tn_group *, void *), const void *
     assert_int_equal(failures, 0);
 }
 
+/* A test whose body each rank of `world` runs, with each of these numbers of ranks in turn. */
+#define RANKS_TEST(name, ...)                                           \
+    static void name##_of_rank(tn_group *world, void *user);            \
+    TEST(name) {                                                        \
+        static const int sizes[] = {__VA_ARGS__};                       \
+        for (size_t i = 0; i < sizeof(sizes) / sizeof(sizes[0]); i++) { \
+            run_ok(sizes[i], name##_of_rank, NULL);                     \
+        }                                                               \
+    }                                                                   \
+    static void name##_of_rank(__attribute__((unused)) tn_group *world, \
+                               __attribute__((unused)) void *user)
+
 /* Runs f, which must fail with `want`, and returns the error message. */
 static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), const void *user,
                                       tn_status want) {

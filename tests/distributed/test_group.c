@@ -163,36 +163,27 @@ TEST(test_a_rank_that_left) {
     run_failing(3, leaves_early, NULL, TN_EPEER);
 }
 
-static void dead_stays_dead(tn_group *g, void *user) {
+RANKS_TEST(test_a_dead_group_stays_dead, 2, 1) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    tn_group_abort(g, "enough");
+    tn_group_abort(world, "enough");
     for (int i = 0; i < 2; i++) {
-        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "gave up: enough") != NULL);
-        CHECK(strstr(tn_error_message(), tn_group_engine(g)) != NULL);
+        CHECK(strstr(tn_error_message(), tn_group_engine(world)) != NULL);
         tn_error_clear();
     }
 }
 
-TEST(test_a_dead_group_stays_dead) {
-    run_ok(2, dead_stays_dead, NULL);
-    run_ok(1, dead_stays_dead, NULL);
-}
-
 /* An error of its own leaves a group of one rank as it was: no one waits there. */
-static void errs_alone(tn_group *g, void *user) {
+RANKS_TEST(test_one_rank_outlives_errors, 1) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    CHECK(!tn_all_reduce(g, tn_cast(t, TN_BOOL), TN_SUM) && tn_error() == TN_EDTYPE);
-    CHECK(!tn_all_reduce(g, t, TN_SUM)); /* the error is pending */
-    CHECK(!tn_mesh_new(g, 1, (int[]){2}, (const char *[]){"dp"}));
+    CHECK(!tn_all_reduce(world, tn_cast(t, TN_BOOL), TN_SUM) && tn_error() == TN_EDTYPE);
+    CHECK(!tn_all_reduce(world, t, TN_SUM)); /* the error is pending */
+    CHECK(!tn_mesh_new(world, 1, (int[]){2}, (const char *[]){"dp"}));
     tn_error_clear();
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
-}
-
-TEST(test_one_rank_outlives_errors) {
-    run_ok(1, errs_alone, NULL);
+    CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
 }
 
 /* ---- Groups that are gone -------------------------------------------------------------------- */
@@ -248,10 +239,11 @@ TEST(test_ranks_beyond_reason) {
 
 /* ---- Subgroups and barriers ------------------------------------------------------------------ */
 
-static void odd_and_even(tn_group *g, void *user) {
+RANKS_TEST(test_subgroups, 4) {
     TN_SCOPE;
-    int rank = tn_group_rank(g);
-    tn_group *odd = tn_group_new(g, (int[]){3, 1}, 2), *even = tn_group_new(g, (int[]){0, 2}, 2);
+    int rank = tn_group_rank(world);
+    tn_group *odd = tn_group_new(world, (int[]){3, 1}, 2),
+             *even = tn_group_new(world, (int[]){0, 2}, 2);
     CHECK(tn_group_rank(odd) == (rank % 2 ? rank / 2 : -1));
     CHECK(tn_group_world_rank(odd, 1) == 3);
     tn_group *mine = rank % 2 ? odd : even;
@@ -262,19 +254,15 @@ static void odd_and_even(tn_group *g, void *user) {
     CHECK(failed_with(TN_ESTATE, ""));
     tn_group_free(odd);
     tn_group_free(even);
-    CHECK(tn_barrier(g) == TN_OK);
-}
-
-TEST(test_subgroups) {
-    run_ok(4, odd_and_even, NULL);
+    CHECK(tn_barrier(world) == TN_OK);
 }
 
 /* Rank 1 stays away. Rank 2, which waits for rank 3, which waits for rank 1, names rank 1; and each
  * says which ranks its group has. */
-static void waits_in_another(tn_group *g, void *user) {
+RANKS_TEST(test_waiting_in_another, 4) {
     TN_SCOPE;
-    int rank = tn_group_rank(g);
-    tn_mesh *mesh = tn_mesh_new(g, 2, (int[]){2, 2}, (const char *const[]){"rows", "columns"});
+    int rank = tn_group_rank(world);
+    tn_mesh *mesh = tn_mesh_new(world, 2, (int[]){2, 2}, (const char *const[]){"rows", "columns"});
     tn_group *row = tn_mesh_group(mesh, "columns"), *column = tn_mesh_group(mesh, "rows");
     tn_group_set_timeout(row, 0.3);
     tn_group_set_timeout(column, 0.3);
@@ -286,19 +274,15 @@ static void waits_in_another(tn_group *g, void *user) {
                                                   : "rank 1 of 2 (world ranks 1, 3): "));
         tn_error_clear();
     }
-    stay_until_told(g);
+    stay_until_told(world);
     tn_mesh_free(mesh);
-}
-
-TEST(test_waiting_in_another) {
-    run_ok(4, waits_in_another, NULL);
 }
 
 /* Ranks 0 and 1, 1 and 2, 2 and 3 are groups. Rank 0 gives up, and each passes on why: rank 3 hears
  * of the group where it began, and of none between. */
-static void passes_on(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    tn_group *pair = tn_group_split(g, rank / 2), *next = tn_group_split(g, (rank + 1) / 2);
+RANKS_TEST(test_passing_on, 4) {
+    int rank = tn_group_rank(world);
+    tn_group *pair = tn_group_split(world, rank / 2), *next = tn_group_split(world, (rank + 1) / 2);
     tn_group *from = rank % 2 ? pair : next, *to = rank % 2 ? next : pair;
     if (rank > 0) { CHECK(tn_barrier(from) == TN_EPEER); }
     char says[1024];
@@ -309,31 +293,23 @@ static void passes_on(tn_group *g, void *user) {
     CHECK(rank != 2 || strstr(says, "group world/1.1 (local), rank 1 of 2 (world ranks 1, 2): "));
     CHECK(rank != 3 || !strstr(says, "world/1.1"));
     CHECK(rank == 0 || strstr(says, "rank 0 gave up: enough"));
-    CHECK(tn_barrier(g) == TN_OK);
+    CHECK(tn_barrier(world) == TN_OK);
     tn_group_free(pair);
     tn_group_free(next);
 }
 
-TEST(test_passing_on) {
-    run_ok(4, passes_on, NULL);
-}
-
 /* Of many members the first and the last are named. */
-static void has_many_members(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    tn_group *mine = tn_group_split(g, rank / 10);
+RANKS_TEST(test_many_members, 20) {
+    int rank = tn_group_rank(world);
+    tn_group *mine = tn_group_split(world, rank / 10);
     if (rank == 19) {
         tn_group_abort(mine, "enough");
     } else if (rank == 18) {
         CHECK(tn_barrier(mine) == TN_EPEER &&
               failed_with(TN_EPEER, "(world ranks 10, 11, 12, 13, 14, 15, 16, ..., 19): "));
     }
-    CHECK(tn_barrier(g) == TN_OK);
+    CHECK(tn_barrier(world) == TN_OK);
     tn_group_free(mine);
-}
-
-TEST(test_many_members) {
-    run_ok(20, has_many_members, NULL);
 }
 
 /* Three groups and a rank in none, with one exchange; and once more, which makes new groups. */
@@ -385,18 +361,14 @@ TEST(test_split_fails_on_all) {
 }
 
 /* All ranks learn of it at once. */
-static void different_lists(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    CHECK(tn_group_new(g, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL &&
+RANKS_TEST(test_subgroups_of_different_ranks, 3) {
+    int rank = tn_group_rank(world);
+    CHECK(tn_group_new(world, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL &&
           strstr(tn_error_message(), " 0 1") && failed_with(TN_EMISMATCH, " 0 2"));
-    CHECK(tn_group_new(g, (int[]){0, rank == 1 ? 9 : 1}, 2) == NULL &&
+    CHECK(tn_group_new(world, (int[]){0, rank == 1 ? 9 : 1}, 2) == NULL &&
           failed_with(TN_EINDEX, "rank 9, but group world has ranks 0 … 2"));
-    CHECK(tn_group_new(g, (int[]){0, 1, 2, 9, 9}, 5) == NULL && failed_with(TN_EINDEX, ""));
-    CHECK(tn_barrier(g) == TN_OK);
-}
-
-TEST(test_subgroups_of_different_ranks) {
-    run_ok(3, different_lists, NULL);
+    CHECK(tn_group_new(world, (int[]){0, 1, 2, 9, 9}, 5) == NULL && failed_with(TN_EINDEX, ""));
+    CHECK(tn_barrier(world) == TN_OK);
 }
 
 static void monitored_barrier(tn_group *g, void *user) {
@@ -409,14 +381,10 @@ static void monitored_barrier(tn_group *g, void *user) {
 }
 
 /* A rank that comes late learns that the others have given up. */
-static void late_at_barrier(tn_group *g, void *user) {
-    if (tn_group_rank(g) == 1) { usleep(400000); }
-    CHECK(tn_monitored_barrier(g, tn_group_rank(g) == 1 ? 5 : 0.1) == TN_EPEER &&
+RANKS_TEST(test_late_at_a_monitored_barrier, 3) {
+    if (tn_group_rank(world) == 1) { usleep(400000); }
+    CHECK(tn_monitored_barrier(world, tn_group_rank(world) == 1 ? 5 : 0.1) == TN_EPEER &&
           failed_with(TN_EPEER, "rank 1"));
-}
-
-TEST(test_late_at_a_monitored_barrier) {
-    run_ok(3, late_at_barrier, NULL);
 }
 
 TEST(test_monitored_barrier_names_who_is_missing) {
@@ -450,13 +418,9 @@ TEST(test_null_is_one_rank) {
     assert_error(TN_EINDEX, "");
 }
 
-static void global_mean(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    CHECK(tn_group_mean(g, 10.0 * rank, 1 + rank) == 30.0 / 6);
-}
-
-TEST(test_mean_over_the_global_count) {
-    run_ok(3, global_mean, NULL);
+RANKS_TEST(test_mean_over_the_global_count, 3) {
+    int rank = tn_group_rank(world);
+    CHECK(tn_group_mean(world, 10.0 * rank, 1 + rank) == 30.0 / 6);
 }
 
 /* The file appears after a while, since a thread writes it. */

@@ -62,12 +62,12 @@ PLAIN_TEST(test_lines) {
 
 /* A product of dimensions, named in any order, is one group: the ranks that differ in these
  * dimensions only, in the parent's order. The product of all dimensions has the parent's ranks. */
-static void group_products(tn_group *g, void *user) {
+RANKS_TEST(test_products, 8) {
     static const int sizes[] = {2, 2, 2};
     static const char *const called[] = {"replicate", "shard", "tp"};
-    tn_mesh *m = tn_mesh_new(g, 3, sizes, called);
-    int me = tn_group_rank(g), tp = me % 2, replicate = me / 4;
-    CHECK(m && g->sequence == 3); /* one exchange per dimension, not one per line */
+    tn_mesh *m = tn_mesh_new(world, 3, sizes, called);
+    int me = tn_group_rank(world), tp = me % 2, replicate = me / 4;
+    CHECK(m && world->sequence == 3); /* one exchange per dimension, not one per line */
     tn_group *data = tn_mesh_group(m, "replicate shard"), *outer = tn_mesh_group(m, "tp replicate");
     CHECK(tn_group_size(data) == 4 && tn_group_rank(data) == me / 2);
     CHECK(tn_group_size(outer) == 4 && tn_group_rank(outer) == 2 * replicate + tp);
@@ -75,16 +75,12 @@ static void group_products(tn_group *g, void *user) {
         CHECK(tn_group_world_rank(data, r) == 2 * r + tp);
         CHECK(tn_group_world_rank(outer, r) == 4 * (r / 2) + me % 4 / 2 * 2 + r % 2);
     }
-    CHECK(tn_mesh_group(m, "shard replicate") == data && g->sequence == 5);
+    CHECK(tn_mesh_group(m, "shard replicate") == data && world->sequence == 5);
     CHECK(tn_mesh_rank(m, "shard replicate") == tn_group_rank(data));
     CHECK(tn_mesh_rank(m, "replicate tp") == tn_group_rank(outer));
     CHECK(tn_group_rank(tn_mesh_group(m, "tp shard replicate")) == me);
     CHECK(tn_barrier(data) == TN_OK && tn_barrier(outer) == TN_OK);
     tn_mesh_free(m);
-}
-
-PLAIN_TEST(test_products) {
-    run_ok(8, group_products, NULL);
 }
 
 static void expect_refused(int n, const int *sizes, const char *const *given, const char *text) {

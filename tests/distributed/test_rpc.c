@@ -45,17 +45,12 @@ static void send_values(tn_rpc *r, int to) {
     CHECK(ask_rank(r, to, "echo", nothing, 0).n == 0);
 }
 
-static void all_values(tn_group *world, void *user) {
+RANKS_TEST(test_values, 3, 1) {
     tn_rpc *r = start_rank(world);
     for (int to = 0; to < tn_group_size(world); to++) {
         send_values(r, to); /* to itself too */
     }
     end_rank(world, r);
-}
-
-TEST(test_values) {
-    run_ok(3, all_values, NULL);
-    run_ok(1, all_values, NULL);
 }
 
 /* How large the stacks of new threads are; returns how large they were. */
@@ -226,7 +221,7 @@ static void *call_often(void *user) {
 }
 
 /* Each rank's threads call all ranks at once. */
-static void many_calls(tn_group *world, void *user) {
+RANKS_TEST(test_many_calls, 2) {
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = LIMIT), NULL);
     pthread_t threads[CALLERS];
     crowd crowds[CALLERS];
@@ -243,12 +238,8 @@ static void many_calls(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_many_calls) {
-    run_ok(2, many_calls, NULL);
-}
-
 /* Many under way in one thread, and large ones among them; waited for in reverse. */
-static void many_futures(tn_group *world, void *user) {
+RANKS_TEST(test_many_futures, 2) {
     enum { N = 200 };
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
@@ -264,12 +255,8 @@ static void many_futures(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_many_futures) {
-    run_ok(2, many_futures, NULL);
-}
-
 /* With one thread for functions, 2 * DEPTH of them wait for each other. */
-static void back_and_forth(tn_group *world, void *user) {
+RANKS_TEST(test_back_and_forth, 2) {
     enum { DEPTH = 60 };
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1), NULL);
@@ -278,13 +265,9 @@ static void back_and_forth(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_back_and_forth) {
-    run_ok(2, back_and_forth, NULL);
-}
-
 /* Too deep for the threads: an error at the deadline, and no hang. The calls inside have no later
  * deadline than the first, so afterwards the threads are free. */
-static void too_deep(tn_group *world, void *user) {
+RANKS_TEST(test_too_deep, 2) {
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .threads_most = 4), NULL);
     if (tn_group_rank(world) == 0) {
@@ -293,10 +276,6 @@ static void too_deep(tn_group *world, void *user) {
         CHECK(ask_rank(r, 1, "echo", nothing, 30).n == 0);
     }
     end_rank(world, r);
-}
-
-TEST(test_too_deep) {
-    run_ok(2, too_deep, NULL);
 }
 
 /* ---- Strangers ------------------------------------------------------------------------------- */
@@ -329,7 +308,7 @@ static int heard_from(int fd) {
 
 /* They say: something else; that they are rank 1; a hello, a wrong proof, that they are rank 1; the
  * same without a proof; nothing. The real rank 1 comes after them. */
-static void with_strangers(tn_group *world, void *user) {
+RANKS_TEST(test_strangers, 2) {
     enum { STRANGERS = 5, RANK = 8, PROOF_AT = TN__HELLO, RANK_AT = TN__HELLO + TN__DIGEST };
     static const char other[] = "GET / HTTP/1.1\r\nHost: rank 0, are you there?\r\n\r\n";
     uint8_t nonce[TN__NONCE] = {1}, rank_1[RANK] = {1}, wrong[RANK_AT + RANK] = {0},
@@ -358,10 +337,6 @@ static void with_strangers(tn_group *world, void *user) {
     send_values(r, 1 - rank);
     CHECK(rank == 0 || dial_rank_0(world->store) < 0); /* nobody listens any more */
     end_rank(world, r);
-}
-
-TEST(test_strangers) {
-    run_ok(2, with_strangers, NULL);
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */

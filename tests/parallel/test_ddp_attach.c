@@ -7,21 +7,17 @@
 
 /* ---- Attaching ------------------------------------------------------------------------------- */
 
-static void takes_rank_0s_state(tn_group *g, void *user) {
+RANKS_TEST(test_all_take_rank_0s_state, 3) {
     net m, want;
-    net_init(&m, 5 + (uint64_t)tn_group_rank(g));
+    net_init(&m, 5 + (uint64_t)tn_group_rank(world));
     net_init(&want, 5);
-    CHECK(tn_ddp(&m, g, tn_ddp_defaults()) != NULL);
+    CHECK(tn_ddp(&m, world, tn_ddp_defaults()) != NULL);
     numbers a = params_of(&m), b = params_of(&want);
     CHECK(same_numbers(&a, &b));
     CHECK(tn_equal(m.mean, want.mean));
     CHECK(tn_equal(m.flags, want.flags));
     tn_module_finish(&m);
     tn_module_finish(&want);
-}
-
-TEST(test_all_take_rank_0s_state) {
-    run_ok(3, takes_rank_0s_state, NULL);
 }
 
 typedef struct difference {

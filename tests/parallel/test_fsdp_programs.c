@@ -201,12 +201,12 @@ TEST(test_odd_programs) {
 /* ---- What stays gathered, and what is trained later ------------------------------------------ */
 
 /* The module was called, but backward only goes through one unit. */
-static void leaves_units(tn_group *g, void *user) {
+RANKS_TEST(test_nothing_stays, 2) {
     TN_SCOPE;
     net m;
     net_init(&m, 1);
     freeze_most(&m);
-    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    const tn_fsdp_state *s = tn_fsdp(&m, world, NULL, tn_fsdp_defaults());
     for (int i = 0; i < 3; i++) {
         net_loss(&m, i);
         CHECK(tn_fsdp_statistics(s).whole > 0);
@@ -216,10 +216,6 @@ static void leaves_units(tn_group *g, void *user) {
     }
     CHECK(tn_error() == TN_OK);
     tn_module_finish(&m);
-}
-
-TEST(test_nothing_stays) {
-    run_ok(2, leaves_units, NULL);
 }
 
 /* A unit that is frozen when sharded has no gradients for its parts; it has from the first forward
@@ -336,11 +332,11 @@ TEST(test_an_error_in_a_forward) {
 }
 
 /* Rank 1 has an error before TN_WHOLE: the others do not wait for its parts. */
-static void fails_before_whole(tn_group *g, void *user) {
+RANKS_TEST(test_an_error_before_whole, 3) {
     net m;
     net_init(&m, 1);
-    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
-    bool me = tn_group_rank(g) == 1;
+    const tn_fsdp_state *s = tn_fsdp(&m, world, NULL, tn_fsdp_defaults());
+    bool me = tn_group_rank(world) == 1;
     if (me) { tn_raise(TN_EVALUE, "the fuse has blown"); }
     {
         TN_WHOLE(&m);
@@ -348,11 +344,7 @@ static void fails_before_whole(tn_group *g, void *user) {
         CHECK(strstr(tn_error_message(), "the fuse has blown"));
     }
     CHECK(tn_fsdp_statistics(s).whole == 0);
-    stay_until_told(g);
+    stay_until_told(world);
     tn_error_clear();
     tn_module_finish(&m);
-}
-
-TEST(test_an_error_before_whole) {
-    run_ok(3, fails_before_whole, NULL);
 }

@@ -122,7 +122,7 @@ TEST(what_cannot_be_laid_out) {
 enum { LONG_STAGES = 300 };
 
 /* Only the last stage begins elsewhere on rank 1. */
-static void cuts_at_length(tn_group *world, void *user) {
+RANKS_TEST(long_cuts, 2) {
     tn_sequential m;
     tn_sequential_init(&m);
     int cuts[LONG_STAGES - 1];
@@ -140,12 +140,8 @@ static void cuts_at_length(tn_group *world, void *user) {
     tn_module_finish(&m);
 }
 
-TEST(long_cuts) {
-    run_ok(2, cuts_at_length, NULL);
-}
-
 /* A schedule of one's own for one rank, which has nobody to send to. */
-static void refuses_stages_of_one(tn_group *world, void *user) {
+RANKS_TEST(stages_of_one_rank, 1) {
     mesh_model m;
     mesh_shape shape = small_shape();
     mesh_init(&m, &shape, 3, false);
@@ -154,10 +150,6 @@ static void refuses_stages_of_one(tn_group *world, void *user) {
           failed_with(TN_EVALUE, "2 stages on one rank"));
     tn_module_finish(&m);
     tn_pipe_schedule_free(s);
-}
-
-TEST(stages_of_one_rank) {
-    run_ok(1, refuses_stages_of_one, NULL);
 }
 
 typedef struct odd {
@@ -170,7 +162,7 @@ static tn_tensor *odd_forward(tn_module *self, tn_tensor *x) {
     return tn_call(&((odd *)self)->in, x);
 }
 
-static void refuses_others(tn_group *world, void *user) {
+RANKS_TEST(models_without_parts, 2) {
     odd m;
     tn_module_init(&m, "odd", odd_forward);
     tn_linear_init(&m.in, 2, 2, tn_linear_defaults());
@@ -178,10 +170,6 @@ static void refuses_others(tn_group *world, void *user) {
     CHECK(!tn_pipeline_new(&m, world, tn_pipeline_defaults()) &&
           failed_with(TN_EVALUE, "not a complete language model"));
     tn_module_finish(&m);
-}
-
-TEST(models_without_parts) {
-    run_ok(2, refuses_others, NULL);
 }
 
 /* ---- In a step ------------------------------------------------------------------------------- */
@@ -332,7 +320,7 @@ TEST(an_error_of_a_loader_ends_all) {
 }
 
 /* All are told, instead of waiting for rank 2's gradient. */
-static void freezes_alone(tn_group *world, void *user) {
+RANKS_TEST(a_tie_frozen_on_one_rank, RANKS) {
     mesh_model m;
     mesh_shape shape = small_shape();
     shape.tied = true;
@@ -347,10 +335,6 @@ static void freezes_alone(tn_group *world, void *user) {
     CHECK(strstr(tn_error_message(), "embed_tokens.weight is frozen on some of the ranks"));
     tn_error_clear();
     tn_module_finish(&m);
-}
-
-TEST(a_tie_frozen_on_one_rank) {
-    run_ok(RANKS, freezes_alone, NULL);
 }
 
 typedef struct misuse {

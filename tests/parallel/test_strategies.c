@@ -213,7 +213,8 @@ TEST(a_flat_buffer_in_parts) {
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-static void see_a_round(tn_group *world, void *user) {
+/* A mesh's ranks have the same micro-batches as the world's. */
+RANKS_TEST(a_round_over_two_groups, 6) {
     int rank = tn_group_rank(world);
     tn_group *rows[2], *columns[3];
     for (int i = 0; i < 2; i++) {
@@ -232,11 +233,6 @@ static void see_a_round(tn_group *world, void *user) {
     }
     tn_group_free(rows[0]);
     tn_group_free(rows[1]);
-}
-
-/* A mesh's ranks have the same micro-batches as the world's. */
-TEST(a_round_over_two_groups) {
-    run_ok(6, see_a_round, NULL);
 }
 
 /* ---- A strategy over two groups -------------------------------------------------------------- */

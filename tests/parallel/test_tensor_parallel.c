@@ -24,7 +24,7 @@ TEST(test_sequence_with_dropout) {
 }
 
 /* Frozen parameters, and gradients in another dtype: a block keeps what the whole parameter had. */
-static void keeps_what_a_leaf_is(tn_group *world, void *user) {
+RANKS_TEST(test_blocks_are_like_wholes, 2) {
     TN_SCOPE;
     train_run p = run_of("tp=2", false);
     mesh_model m;
@@ -42,10 +42,6 @@ static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     CHECK(tn_dtype_of(free_one) == TN_BF16 && tn_dtype_of(tn_grad_of(free_one)) == TN_F32);
     CHECK(tn_module_get(&m, "lm_head.weight") == tn_module_get(&m, "wte.weight"));
     tn_module_finish(&m);
-}
-
-TEST(test_blocks_are_like_wholes) {
-    run_ok(2, keeps_what_a_leaf_is, NULL);
 }
 
 /* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
