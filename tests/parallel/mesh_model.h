@@ -41,6 +41,13 @@ static inline mesh_shape mesh_shape_of(bool llama) {
                         .length = MESH_LENGTH};
 }
 
+/* The ranks of a mesh that leaves none out. */
+static inline int mesh_ranks(const char *mesh) {
+    tn_spread_options o = tn_spread_defaults();
+    assert_int_equal(tn_spread_read(&o, mesh), TN_OK);
+    return o.pp * (o.dp ? o.dp : 1) * o.shard * o.cp * o.tp;
+}
+
 static inline void mesh_init_gpt(tn_gpt *m, const mesh_shape *s) {
     tn_gpt_options o =
         TN_WITH(tn_gpt, .vocab = s->vocab, .context = s->length, .layers = s->layers,
