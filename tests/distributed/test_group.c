@@ -356,7 +356,7 @@ static void split_badly(tn_group *g, void *user) {
 }
 
 TEST(test_split_fails_on_all) {
-    assert_non_null(strstr(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]"));
+    assert_contains(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]");
     run_failing(3, split_badly, "raise", TN_EVALUE);
 }
 
@@ -410,9 +410,7 @@ TEST(test_null_is_one_rank) {
     static const tn_reduction none[] = {TN_NONE, TN_ANY, TN_ALL, TN_SUM_SQUARES, (tn_reduction)99};
     for (int i = 0; i < 5; i++) {
         assert_null(tn_all_reduce(NULL, t, none[i]));
-        assert_int_equal(tn_error(), TN_EVALUE);
-        assert_non_null(strstr(tn_error_message(), "TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN"));
-        tn_error_clear();
+        assert_error(TN_EVALUE, "TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN");
     }
     tn_work_wait(tn_broadcast(NULL, t, 1), 0);
     assert_error(TN_EINDEX, "");

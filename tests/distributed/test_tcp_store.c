@@ -204,7 +204,7 @@ PLAIN_TEST(test_limits) {
         }
         assert_int_equal(take_reply(&s, body).status, i ? TN_ENOMEM : TN_OK);
     }
-    assert_non_null(strstr(body, "full (4096 bytes)"));
+    assert_contains(body, "full (4096 bytes)");
     n = put_request(bytes, (tn__request){.kind = TN_STORE_DELETE}, "a", "", "");
     assert_true(tn__session_take(&s, bytes, n, 0));
     assert_true(take_reply(&s, body).number == 1);
@@ -341,7 +341,7 @@ PLAIN_TEST(test_wrong_token) {
     assert_true(tn__now() - begin < 20);
     char where[32];
     snprintf(where, sizeof(where), "127.0.0.1:%d", port);
-    assert_non_null(strstr(tn_error_message(), where));
+    assert_contains(tn_error_message(), where);
     assert_error(TN_EPEER, "does not know this job's token");
     char why[TN_STORE_WHY];
     assert_int_equal(tn__tcp_probe("127.0.0.1", port, TOKEN, tn__now() + 5, why), TN__DIAL_OURS);

@@ -57,20 +57,20 @@ static void uses_apart(tn_group *world, void *user) {
 }
 
 TEST(test_meshes_that_do_not_fit) {
-    assert_non_null(strstr(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6"));
-    assert_non_null(strstr(run_failing(4, spreads_badly, "dp=2,tp=4", TN_EVALUE), "-n 8"));
-    assert_non_null(strstr(run_failing(3, spreads_badly, "tp=3", TN_ESHAPE), "8 heads"));
-    assert_non_null(strstr(
+    assert_contains(run_failing(4, spreads_badly, "tp=3", TN_EVALUE), "tern run -n 6");
+    assert_contains(run_failing(4, spreads_badly, "dp=2,tp=4", TN_EVALUE), "-n 8");
+    assert_contains(run_failing(3, spreads_badly, "tp=3", TN_ESHAPE), "8 heads");
+    assert_contains(
         run_failing(4, spreads_badly, "tp=2,shard=2 tp=2,dp=2", TN_EMISMATCH),
         "spread: rank 0 has options pp=1,dp=0,shard=2,cp=1,tp=2,stage=3,chunks=1, but rank 3 "
-        "has options pp=1,dp=2,shard=1"));
-    assert_non_null(strstr(run_failing(2, spreads_badly, "tp=2 tp=3", TN_EMISMATCH), "tp=3"));
+        "has options pp=1,dp=2,shard=1");
+    assert_contains(run_failing(2, spreads_badly, "tp=2 tp=3", TN_EMISMATCH), "tp=3");
     static const char *const kinds[] = {"pp=2,zb_h1,chunks=2", "pp=2,chunks=2,gpipe"};
     for (int i = 0; i < 2; i++) {
         const char *said = run_failing(2, spreads_badly, kinds[i], TN_EVALUE);
-        assert_non_null(strstr(said, "only with TN_PIPE_INTERLEAVED"));
+        assert_contains(said, "only with TN_PIPE_INTERLEAVED");
     }
-    assert_non_null(strstr(run_failing(2, uses_apart, NULL, TN_EMISMATCH), "inference"));
+    assert_contains(run_failing(2, uses_apart, NULL, TN_EMISMATCH), "inference");
 }
 
 static void prints_mesh(tn_group *world, void *user) {
@@ -89,10 +89,9 @@ TEST(test_print) {
     FILE *f = fmemopen(text, sizeof(text), "w");
     run_ok(4, prints_mesh, f);
     fclose(f);
-    assert_non_null(strstr(text, "pp 1 x dp 1 x shard 2 x cp 1 x tp 2\n"));
-    assert_non_null(strstr(text,
-                           "     3     0    0      1    0    1  batch 2 of 2, rows 15 to 28 of "
-                           "wte.weight, part 2 of 2\n"));
+    assert_contains(text, "pp 1 x dp 1 x shard 2 x cp 1 x tp 2\n");
+    assert_contains(text, "     3     0    0      1    0    1  batch 2 of 2, rows 15 to 28 of "
+                          "wte.weight, part 2 of 2\n");
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */

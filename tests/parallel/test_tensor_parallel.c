@@ -161,7 +161,7 @@ static void asks_for(tn_group *g, void *user) {
 TEST(test_losses_refused) {
     run_ok(2, rules_columns_out, NULL);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
-    assert_non_null(strstr(run_failing(2, asks_for, &o, TN_EINDEX), "label 4"));
+    assert_contains(run_failing(2, asks_for, &o, TN_EINDEX), "label 4");
     o.label_smoothing = 0.1;
     run_failing(2, asks_for, &o, TN_EUNSUPPORTED);
 }

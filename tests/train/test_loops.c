@@ -97,9 +97,9 @@ PLAIN_TEST(wrong_shape_ends_the_loop) {
     }
     assert_int_equal(steps, 1);
     assert_int_equal(tn_error(), TN_ESHAPE);
-    assert_non_null(strstr(tn_error_message(), "test_loops.c"));
-    assert_non_null(strstr(tn_error_message(), "[64, 19]"));
-    assert_non_null(strstr(tn_error_message(), "[3, 20]"));
+    assert_contains(tn_error_message(), "test_loops.c");
+    assert_contains(tn_error_message(), "[64, 19]");
+    assert_contains(tn_error_message(), "[3, 20]");
     tn_error_clear();
     assert_true(tn_equal(weight, net.weight));
     tn_loader_free(loader);

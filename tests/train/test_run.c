@@ -30,7 +30,7 @@ TEST(goes_on) {
             char said[600];
             snprintf(said, sizeof(said), "continuing after step %d of %s",
                      (int)(stop ? at + 1 : at), out);
-            assert_non_null(strstr(text, said));
+            assert_contains(text, said);
             same_end(out, whole, STEPS);
         }
     }
@@ -93,7 +93,7 @@ TEST(refuses_to_overwrite) {
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 64);
         assert_int_equal(p.steps, 0);
-        assert_non_null(strstr(text, "has a run: --resume continues it, --overwrite starts over"));
+        assert_contains(text, "has a run: --resume continues it, --overwrite starts over");
         p.options.overwrite = true;
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 0);
@@ -130,7 +130,7 @@ TEST(begins_in_a_folder) {
     temp_remove(path_in(out, "step-000001"));
     p.options.resume = true;
     program_said(&p, text, sizeof(text));
-    assert_non_null(strstr(text, "no checkpoint in"));
+    assert_contains(text, "no checkpoint in");
     assert_int_equal(p.steps, 1);
 }
 
@@ -144,9 +144,8 @@ TEST(becomes_longer) {
     program_said(&p, text, sizeof(text));
     assert_int_equal(p.status, 0);
     assert_int_equal(p.steps, 4);
-    assert_non_null(strstr(text,
-                           "the schedule has 8 steps instead of 4: the learning rate continues "
-                           "from 0.0325 with 0.065"));
+    assert_contains(text, "the schedule has 8 steps instead of 4: the learning rate continues "
+                          "from 0.0325 with 0.065");
     tn_history *h = tn_history_open(path_in(out, "loss.csv"), 8);
     tn_schedule longer = tn_schedule_cosine(0.1, 0.01, 1, 8);
     for (int64_t step = 4; step < 8; step++) {
@@ -185,7 +184,7 @@ TEST(becomes_longer) {
         } else {
             assert_int_equal(p.status, 0);
             assert_int_equal(p.steps, 1);
-            assert_non_null(strstr(text, "the schedule: peak was"));
+            assert_contains(text, "the schedule: peak was");
         }
     }
 }

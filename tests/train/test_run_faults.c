@@ -97,8 +97,8 @@ TEST(stops_at_a_nan_of_one_rank) {
             snprintf(theirs, sizeof(theirs), "rank %d%s", b.bad,
                      b.weight ? " has weights that are NaN" : "'s loss is NaN");
             assert_int_equal(b.status[rank], EX_DATAERR);
-            assert_non_null(strstr(b.said[rank], rank == b.bad ? own : theirs));
-            assert_non_null(strstr(b.said[rank], "; the last checkpoint is step-000004 in"));
+            assert_contains(b.said[rank], rank == b.bad ? own : theirs);
+            assert_contains(b.said[rank], "; the last checkpoint is step-000004 in");
         }
         assert_false(is_there(temp_folder, "step-000005") || is_there(temp_folder, "step-000006"));
     }

@@ -21,7 +21,7 @@ TEST(ends_at_units) {
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 0);
         assert_int_equal(p.steps, starts[i].steps);
-        assert_non_null(strstr(text, starts[i].said));
+        assert_contains(text, starts[i].said);
         assert_null(strstr(text, "--resume"));
     }
     same_end(out, undisturbed_run(), STEPS);
@@ -34,8 +34,8 @@ TEST(units_without_a_name) {
     p.options.unit = NULL;
     p.options.until_units = 4;
     program_said(&p, text, sizeof(text));
-    assert_non_null(strstr(text, "ended after step 2 of 5, saved: 4 unit are done\n"));
-    assert_non_null(strstr(text, " unit/s\n"));
+    assert_contains(text, "ended after step 2 of 5, saved: 4 unit are done\n");
+    assert_contains(text, " unit/s\n");
 }
 
 /* Time and money are those of a start: each makes a step at least, and says how to continue. */
@@ -54,8 +54,8 @@ TEST(ends_at_hours) {
         char said[128];
         snprintf(said, sizeof(said), "ended after step %d of 5, saved: 1e-09 %s\n", (int)i,
                  i % 2 ? "hours have passed" : "is spent");
-        assert_non_null(strstr(text, said));
-        assert_non_null(strstr(text, "the same command with --resume continues\n"));
+        assert_contains(text, said);
+        assert_contains(text, "the same command with --resume continues\n");
     }
     program p = make_program(out, STEPS);
     p.options.resume = true;
