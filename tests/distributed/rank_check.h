@@ -75,6 +75,15 @@ static inline const char *run_failing(int ranks, void (*f)(tn_group *, void *), 
     return message;
 }
 
+/* A test whose body fails with `status` and a message that has `part` in it, on this many ranks. */
+#define RANKS_TEST_FAILS(name, ranks, status, part)                              \
+    static void name##_of_rank(tn_group *world, void *user);                     \
+    TEST(name) {                                                                 \
+        assert_contains(run_failing(ranks, name##_of_rank, NULL, status), part); \
+    }                                                                            \
+    static void name##_of_rank(__attribute__((unused)) tn_group *world,          \
+                               __attribute__((unused)) void *user)
+
 /* Rank 1, which failed, stays until the others have its error, so that they do not merely notice
  * that it left. */
 static inline void stay_until_told(tn_group *g) {

@@ -80,87 +80,68 @@ TEST(test_time_out_names_the_missing_rank) {
     assert_contains(text, "TN_EPEER");
 }
 
-static void late_sender(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_time_out_names_the_sender, 2, TN_EPEER, "") {
     TN_SCOPE;
-    CHECK(tn_barrier(g) == TN_OK);
-    tn_group_set_timeout(g, 0.3);
-    if (tn_group_rank(g) == 0) {
-        tn_work_wait(tn_recv(g, tn_ones(TN_DIMS(4), TN_F32), 1), 0);
+    CHECK(tn_barrier(world) == TN_OK);
+    tn_group_set_timeout(world, 0.3);
+    if (tn_group_rank(world) == 0) {
+        tn_work_wait(tn_recv(world, tn_ones(TN_DIMS(4), TN_F32), 1), 0);
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "timed out waiting for rank 1 (") != NULL);
     }
-    stay_until_told(g);
+    stay_until_told(world);
 }
 
-TEST(test_time_out_names_the_sender) {
-    run_failing(2, late_sender, NULL, TN_EPEER);
-}
-
-static void impatient_wait(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_the_waits_own_time_out, 2, TN_EPEER, "") {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
-    if (tn_group_rank(g) == 0) {
-        tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0.1);
+    if (tn_group_rank(world) == 0) {
+        tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0.1);
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "stopped waiting") != NULL);
     } else {
         usleep(400000);
-        tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0);
+        tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
         CHECK(tn_error() == TN_EPEER);
     }
 }
 
-TEST(test_the_waits_own_time_out) {
-    run_failing(2, impatient_wait, NULL, TN_EPEER);
-}
-
 /* Rank 1 has an error of its own and calls a collective: the others get an error, and the job's
  * error is rank 1's, not one that follows from it. */
-static void own_error(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_an_error_reaches_the_peers, 3, TN_ESHAPE, "add: ") {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
-    if (tn_group_rank(g) == 1) {
+    if (tn_group_rank(world) == 1) {
         tn_add(t, tn_ones(TN_DIMS(4), TN_F32));
         CHECK(tn_error() == TN_ESHAPE);
     }
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK);
-    if (tn_group_rank(g) != 1) {
+    CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) != TN_OK);
+    if (tn_group_rank(world) != 1) {
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "rank 1 gave up") != NULL);
         CHECK(strstr(tn_error_message(), "add: ") != NULL);
     }
 }
 
-TEST(test_an_error_reaches_the_peers) {
-    assert_contains(run_failing(3, own_error, NULL, TN_ESHAPE), "add: ");
-}
-
-static void bad_arguments(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_a_refused_call_ends_the_peers, 2, TN_EDTYPE, "bool") {
     TN_SCOPE;
-    if (tn_group_rank(g) == 0) {
-        CHECK(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_BOOL), TN_SUM) == NULL);
+    if (tn_group_rank(world) == 0) {
+        CHECK(tn_all_reduce(world, tn_ones(TN_DIMS(2), TN_BOOL), TN_SUM) == NULL);
         CHECK(tn_error() == TN_EDTYPE);
     } else {
-        CHECK(tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_F32), TN_SUM), 0) == TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(world, tn_ones(TN_DIMS(2), TN_F32), TN_SUM), 0) ==
+              TN_EPEER);
     }
 }
 
-TEST(test_a_refused_call_ends_the_peers) {
-    assert_contains(run_failing(2, bad_arguments, NULL, TN_EDTYPE), "bool");
-}
-
-static void leaves_early(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_a_rank_that_left, 3, TN_EPEER, "") {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
-    if (tn_group_rank(g) != 1) {
-        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
+    CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
+    if (tn_group_rank(world) != 1) {
+        CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "rank 1 has left the group after 1 operations") != NULL);
     }
-}
-
-TEST(test_a_rank_that_left) {
-    run_failing(3, leaves_early, NULL, TN_EPEER);
 }
 
 RANKS_TEST(test_a_dead_group_stays_dead, 2, 1) {
@@ -371,10 +352,10 @@ RANKS_TEST(test_subgroups_of_different_ranks, 3) {
     CHECK(tn_barrier(world) == TN_OK);
 }
 
-static void monitored_barrier(tn_group *g, void *user) {
-    CHECK(tn_monitored_barrier(g, 5) == TN_OK);
-    if (tn_group_rank(g) != 1) {
-        CHECK(tn_monitored_barrier(g, 0.2) == TN_EPEER);
+RANKS_TEST_FAILS(test_monitored_barrier_names_who_is_missing, 3, TN_EPEER, "") {
+    CHECK(tn_monitored_barrier(world, 5) == TN_OK);
+    if (tn_group_rank(world) != 1) {
+        CHECK(tn_monitored_barrier(world, 0.2) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "missing after 0.2 s: rank 1") != NULL);
         CHECK(strstr(tn_error_message(), "rank 1 2") == NULL);
     }
@@ -385,10 +366,6 @@ RANKS_TEST(test_late_at_a_monitored_barrier, 3) {
     if (tn_group_rank(world) == 1) { usleep(400000); }
     CHECK(tn_monitored_barrier(world, tn_group_rank(world) == 1 ? 5 : 0.1) == TN_EPEER &&
           failed_with(TN_EPEER, "rank 1"));
-}
-
-TEST(test_monitored_barrier_names_who_is_missing) {
-    run_failing(3, monitored_barrier, NULL, TN_EPEER);
 }
 
 /* ---- One rank, and means --------------------------------------------------------------------- */

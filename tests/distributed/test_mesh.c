@@ -123,14 +123,9 @@ PLAIN_TEST(test_names) {
     tn_mesh_free(NULL);
 }
 
-static void divide_unevenly(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_wrong_product, 3, TN_EVALUE, "multiply to 4, but there are 3 ranks") {
     const int sizes[] = {2, 2};
-    CHECK(tn_mesh_new(g, 2, sizes, names) == NULL);
-}
-
-PLAIN_TEST(test_wrong_product) {
-    assert_contains(run_failing(3, divide_unevenly, NULL, TN_EVALUE),
-                    "multiply to 4, but there are 3 ranks");
+    CHECK(tn_mesh_new(world, 2, sizes, names) == NULL);
 }
 
 /* An allocation of rank 1 fails before the others can have its list. They learn of it at once. */

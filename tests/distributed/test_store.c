@@ -69,7 +69,7 @@ static bool has_ipv6(void) {
     return server != NULL;
 }
 
-static void for_each(void (*test)(place *p)) {
+static void for_each_place(void (*test)(place *p)) {
     for (int k = MEMORY; k <= TCP6; k++) {
         for (int prefixed = 0; prefixed < 2; prefixed++) {
             if (k == TCP6 && !has_ipv6()) { continue; }
@@ -80,6 +80,14 @@ static void for_each(void (*test)(place *p)) {
         }
     }
 }
+
+/* A test whose body is run for each of them. */
+#define STORES_TEST(name)            \
+    static void name##_at(place *p); \
+    PLAIN_TEST(name) {               \
+        for_each_place(name##_at);   \
+    }                                \
+    static void name##_at(place *p)
 
 /* ---- One call at a time ---------------------------------------------------------------------- */
 
@@ -92,7 +100,7 @@ static void assert_text(tn_store *s, const char *key, const char *text) {
     free(data);
 }
 
-static void check_calls(place *p) {
+STORES_TEST(test_calls) {
     tn_store *a = open_store(p), *b = open_store(p);
     bool truth = true;
     int64_t sum = -1;
@@ -131,11 +139,7 @@ static void check_calls(place *p) {
     tn_store_free(b);
 }
 
-PLAIN_TEST(test_calls) {
-    for_each(check_calls);
-}
-
-static void check_compare_set(place *p) {
+STORES_TEST(test_compare_set) {
     tn_store *s = open_store(p);
     bool is_set;
     assert_int_equal(tn_store_compare_set(s, "k", "not there", "a", &is_set), TN_OK);
@@ -158,11 +162,7 @@ static void check_compare_set(place *p) {
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_compare_set) {
-    for_each(check_compare_set);
-}
-
-static void check_numbers(place *p) {
+STORES_TEST(test_numbers) {
     tn_store *s = open_store(p);
     static const char *const bad[] = {"",
                                       "1 ",
@@ -186,11 +186,7 @@ static void check_numbers(place *p) {
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_numbers) {
-    for_each(check_numbers);
-}
-
-static void check_large_value(place *p) {
+STORES_TEST(test_large) {
     tn_store *a = open_store(p), *b = open_store(p);
     size_t bytes = (size_t)3 << 20, back_bytes;
     unsigned char *data = malloc(bytes);
@@ -209,11 +205,7 @@ static void check_large_value(place *p) {
     tn_store_free(b);
 }
 
-PLAIN_TEST(test_large) {
-    for_each(check_large_value);
-}
-
-static void check_keys(place *p) {
+STORES_TEST(test_keys) {
     tn_store *s = open_store(p);
     char text[TN_STORE_KEY + 2];
     memset(text, 'k', sizeof(text));
@@ -241,10 +233,6 @@ static void check_keys(place *p) {
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_keys) {
-    for_each(check_keys);
-}
-
 PLAIN_TEST(test_prefixes) {
     tn_store *s = tn_memory_store(), *a = tn_prefix_store(s, "a"), *ab = tn_prefix_store(a, "b");
     assert_int_equal(tn_store_set(ab, "c", "1", 1), TN_OK);
@@ -259,7 +247,7 @@ PLAIN_TEST(test_prefixes) {
 
 /* ---- Deadlines ------------------------------------------------------------------------------- */
 
-static void check_deadlines(place *p) {
+STORES_TEST(test_deadlines) {
     tn_store *s = open_store(p);
     void *data = &data;
     double begin = tn__now();
@@ -285,10 +273,6 @@ static void check_deadlines(place *p) {
     assert_int_equal(tn_store_get(s, "rank.1", &data, NULL, INFINITY), TN_OK);
     free(data);
     tn_store_free(s);
-}
-
-PLAIN_TEST(test_deadlines) {
-    for_each(check_deadlines);
 }
 
 /* ---- At the same time ------------------------------------------------------------------------ */
@@ -320,7 +304,7 @@ static void *add_and_race(void *user) {
     return NULL;
 }
 
-static void check_threads(place *p) {
+STORES_TEST(test_threads) {
     tn_store *shared = open_store(p);
     worker w[THREADS];
     for (int i = 0; i < THREADS; i++) { /* two share a store, two have their own */
@@ -342,10 +326,6 @@ static void check_threads(place *p) {
     tn_store_free(shared);
 }
 
-PLAIN_TEST(test_threads) {
-    for_each(check_threads);
-}
-
 static void *wait_for_go(void *user) {
     worker *w = user;
     void *data;
@@ -358,7 +338,7 @@ static void *wait_for_go(void *user) {
 
 /* Threads that wait in a store must not keep another thread from setting a key in the same
  * store. */
-static void check_waiting(place *p) {
+STORES_TEST(test_waiting) {
     tn_store *s = open_store(p);
     worker w[THREADS];
     for (int i = 0; i < THREADS; i++) {
@@ -374,10 +354,6 @@ static void check_waiting(place *p) {
     }
     assert_true(tn__now() - begin < 20);
     tn_store_free(s);
-}
-
-PLAIN_TEST(test_waiting) {
-    for_each(check_waiting);
 }
 
 /* Each rank opens its own store. */
