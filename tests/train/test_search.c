@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/silence.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -49,9 +50,7 @@ static tn_search *make_search(tn_search_options o, settings *s) {
 /* The value depends on the settings alone: best at lr = 1e-2. Leaves after `most` trials. */
 static void run_search(tn_search_options o, int most, calls *c) {
     settings s = {0};
-    fflush(stdout);
-    int before = dup(STDOUT_FILENO);
-    assert_non_null(freopen("/dev/null", "w", stdout));
+    silence before = silence_begin();
     tn_search *search = make_search(o, &s);
     c->count = 0;
     while (c->count < most && tn_search_next(search)) {
@@ -67,9 +66,7 @@ static void run_search(tn_search_options o, int most, calls *c) {
     c->best = s;
     c->status = tn_search_end(search);
     assert_true(!found || s.lr == c->best.lr); /* the best settings stay */
-    fflush(stdout);
-    dup2(before, STDOUT_FILENO);
-    close(before);
+    silence_end(before);
     assert_int_equal(tn_error(), TN_OK);
 }
 

@@ -8,6 +8,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
+#include "tests/support/silence.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -89,17 +90,11 @@ static void run_program(tn_group *world, void *user) {
 }
 
 static void quiet_program(program *p, int ranks) {
-    fflush(stdout);
-    int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
-    assert_non_null(freopen("/dev/null", "w", stdout));
-    dup2(STDOUT_FILENO, STDERR_FILENO);
     memset(p->seen, 0, sizeof(p->seen));
-    assert_int_equal(tn_local_run(ranks, run_program, p), TN_OK);
-    fflush(stdout);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    close(out);
-    close(err);
+    silence before = silence_begin();
+    tn_status status = tn_local_run(ranks, run_program, p);
+    silence_end(before);
+    assert_int_equal(status, TN_OK);
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
 }
