@@ -1,11 +1,10 @@
 /* Objects that were freed: a second free and a use are errors that say so, and nothing that was
  * freed is read. */
+#include "tests/support/silence.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
 #include <tern/tern.h>
-
-#include <fcntl.h>
 
 /* ---- One of each ----------------------------------------------------------------------------- */
 
@@ -59,30 +58,12 @@ static void *make_tokenizer(void) {
     return tn_tokenizer_train(&text, &bytes, 1, TN_WITH(tn_tokenizer_train, .vocab = 258));
 }
 
-/* Between these stdout goes nowhere. Returns what speak_again needs. */
-static int fall_silent(void) {
-    fflush(stdout);
-    int before = dup(1), nowhere = open("/dev/null", O_WRONLY);
-    dup2(nowhere, 1);
-    close(nowhere);
-    return before;
-}
-
-static void speak_again(int before) {
-    fflush(stdout);
-    dup2(before, 1);
-    close(before);
-}
-
 static void *make_run(void) {
     tn_checkpoint parts = {.model = layer, .optim = other_optim, .loader = full_loader};
-    tn_run_options o = tn_run_defaults();
-    o.out = temp_path("run");
-    o.steps = 1;
-    o.overwrite = true;
-    int before = fall_silent();
+    tn_run_options o = TN_WITH(tn_run, .out = temp_path("run"), .steps = 1, .overwrite = true);
+    silence before = silence_begin();
     tn_run *r = tn_run_new(NULL, o, parts);
-    speak_again(before);
+    silence_end(before);
     return r;
 }
 
@@ -120,9 +101,7 @@ static void *make_history(void) {
 
 static void *make_corpus(void) {
     const char *path = temp_path("text.txt");
-    FILE *f = fopen(path, "w");
-    fputs("some text\n", f);
-    fclose(f);
+    temp_write(path, "some text\n", 10);
     return tn_corpus_open(&path, 1, tn_corpus_defaults());
 }
 
@@ -146,11 +125,9 @@ static tn_linear *trained; /* by it */
 
 static void *make_deepspeed(void) {
     const char *path = temp_path("ds.json");
-    FILE *f = fopen(path, "w");
-    fputs(
-        "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 0.1}}}",
-        f);
-    fclose(f);
+    static const char text[] =
+        "{\"train_batch_size\": 1, \"optimizer\": {\"type\": \"Adam\", \"params\": {\"lr\": 0.1}}}";
+    temp_write(path, text, strlen(text));
     tn_module_free(trained);
     trained = tn_linear_new(2, 2);
     return tn_deepspeed_new(trained, NULL, path);
@@ -339,9 +316,9 @@ static void use_deepspeed(void *d) {
 }
 
 static void end_run(void *r) {
-    int before = fall_silent();
+    silence before = silence_begin();
     tn_run_end(r);
-    speak_again(before);
+    silence_end(before);
 }
 
 static const struct kind {

@@ -459,8 +459,8 @@ PART(remote_calls) {
     }
     OTHER(ANY, tn_rpc_free(r));
     EACH(ints) {
-        tn_rpc_options o = TN_WITH(tn_rpc, .threads_most = ints[turn], .message_limit = 0);
-        GIVES(NULL, tn_rpc_new(NULL, o));
+        GIVES(NULL,
+              tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads_most = ints[turn], .message_limit = 0)));
     }
 }
 

@@ -1,6 +1,5 @@
 /* Ranks on the emulator's devices: real processes, and the stand-in for NCCL that TERN_NCCL names.
- * Rank r has device r % 2. The bodies (ranks.h) join and leave by themselves:
- * their names begin with '-'. */
+ * Rank r has device r % 2. The bodies join and leave by themselves: each is a PLAIN_RANK. */
 #ifndef TERN_TESTS_CUDA_DEVICE_RANKS_H
 #define TERN_TESTS_CUDA_DEVICE_RANKS_H
 
@@ -73,9 +72,9 @@ static inline int device_set_up(void **state) {
 
 /* First in main: does not return in a rank. Without the emulator, says so in TAP and returns false.
  */
-static inline bool device_main(int argc, char **argv, const rank_entry *bodies, int n) {
+static inline bool device_main(int argc, char **argv) {
     tn_set_threads(1);
-    ranks_main(argc, argv, bodies, n);
+    ranks_main(argc, argv);
     setenv("TERN_CUDA", "cuda_emulator", 1);
     bool found = tn_device_count(TN_CUDA) > 0;
     if (!found) { printf("1..0 # SKIP no emulator: %s\n", tn_device_why(TN_CUDA)); }

@@ -30,7 +30,7 @@ static void expect_alone(tn_group *world, train_run run) {
 }
 
 /* N ranks have the bits of one rank that accumulates their micro-batches. */
-static int match_accumulation(tn_group *unused, const char *argument) {
+PLAIN_RANK(match_accumulation) {
     tn_group *world = join_world(argument);
     expect_alone(world, small_run(tn_group_size(world)));
     return device_leave();
@@ -38,7 +38,7 @@ static int match_accumulation(tn_group *unused, const char *argument) {
 
 /* The same of bf16 gradients, each rounded before it is added. Of two ranks: more are summed in f32
  * and rounded once. */
-static int match_rounded(tn_group *unused, const char *argument) {
+PLAIN_RANK(match_rounded) {
     tn_group *world = join_world(argument);
     train_run run = small_run(tn_group_size(world));
     run.low = true;
@@ -48,7 +48,7 @@ static int match_rounded(tn_group *unused, const char *argument) {
 }
 
 /* With two micro-batches for each rank, one of them under TN_NO_SYNC; in buckets and without. */
-static int no_sync(tn_group *unused, const char *argument) {
+PLAIN_RANK(no_sync) {
     tn_group *world = join_world(argument);
     train_run run = small_run(tn_group_size(world));
     run.micros *= 2;
@@ -67,7 +67,7 @@ static numbers mean_of_two(bool use_extra) {
     return numbers_sum(&a, &b, 2);
 }
 
-static int by_hand(tn_group *unused, const char *argument) {
+PLAIN_RANK(by_hand) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
@@ -88,7 +88,7 @@ static int by_hand(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static int unused_parameters(tn_group *unused, const char *argument) {
+PLAIN_RANK(unused_parameters) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(false);
@@ -106,7 +106,7 @@ static int unused_parameters(tn_group *unused, const char *argument) {
 }
 
 /* Half the bytes: every gradient is the mean in bf16, to its rounding. */
-static int bf16_hook(tn_group *unused, const char *argument) {
+PLAIN_RANK(bf16_hook) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     numbers want = mean_of_two(true);
@@ -132,7 +132,7 @@ static int bf16_hook(tn_group *unused, const char *argument) {
 }
 
 /* The weights, by an outer step: the same on all ranks. */
-static int outer_step(tn_group *unused, const char *argument) {
+PLAIN_RANK(outer_step) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     net m;
@@ -148,7 +148,7 @@ static int outer_step(tn_group *unused, const char *argument) {
 }
 
 /* Rank 1 has one batch, the others three: all end with the same parameters. */
-static int uneven_batches(tn_group *unused, const char *argument) {
+PLAIN_RANK(uneven_batches) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     net m;
@@ -175,7 +175,7 @@ static int uneven_batches(tn_group *unused, const char *argument) {
 }
 
 /* A rank has its parameters on another device. */
-static int two_devices(tn_group *unused, const char *argument) {
+PLAIN_RANK(two_devices) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     net m;
@@ -192,18 +192,6 @@ static int two_devices(tn_group *unused, const char *argument) {
     return 0;
 }
 
-static const rank_entry bodies[] = {
-    {"-match_accumulation", match_accumulation},
-    {"-match_rounded", match_rounded},
-    {"-no_sync", no_sync},
-    {"-by_hand", by_hand},
-    {"-unused_parameters", unused_parameters},
-    {"-bf16_hook", bf16_hook},
-    {"-outer_step", outer_step},
-    {"-uneven_batches", uneven_batches},
-    {"-two_devices", two_devices},
-};
-
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void expect_pass(int n, const char *body, const char *engine) {
@@ -211,41 +199,41 @@ static void expect_pass(int n, const char *body, const char *engine) {
 }
 
 PLAIN_TEST(test_ranks_are_accumulation) {
-    expect_pass(2, "-match_accumulation", "staged");
-    expect_pass(3, "-match_accumulation", "staged");
+    expect_pass(2, "match_accumulation", "staged");
+    expect_pass(3, "match_accumulation", "staged");
 }
 
 PLAIN_TEST(test_bf16_gradients) {
-    expect_pass(2, "-match_rounded", "staged");
+    expect_pass(2, "match_rounded", "staged");
 }
 
 PLAIN_TEST(test_no_sync_and_the_naive_twin) {
-    expect_pass(2, "-no_sync", "staged");
+    expect_pass(2, "no_sync", "staged");
 }
 
 PLAIN_TEST(test_gradients_by_hand) {
-    expect_pass(2, "-by_hand", "staged");
-    expect_pass(2, "-unused_parameters", "staged");
-    expect_pass(2, "-bf16_hook", "staged");
-    expect_pass(2, "-outer_step", "staged");
+    expect_pass(2, "by_hand", "staged");
+    expect_pass(2, "unused_parameters", "staged");
+    expect_pass(2, "bf16_hook", "staged");
+    expect_pass(2, "outer_step", "staged");
 }
 
 PLAIN_TEST(test_join) {
-    expect_pass(2, "-uneven_batches", "staged");
+    expect_pass(2, "uneven_batches", "staged");
 }
 
 PLAIN_TEST(test_one_device_for_all_parameters) {
-    expect_pass(2, "-two_devices", "staged");
+    expect_pass(2, "two_devices", "staged");
 }
 
 PLAIN_TEST(test_nccl) {
     need_nccl();
-    expect_pass(2, "-by_hand", "nccl"); /* two addends have the same sum in either order */
-    expect_pass(2, "-match_accumulation", "nccl");
-    expect_pass(2, "-uneven_batches", "nccl");
+    expect_pass(2, "by_hand", "nccl"); /* two addends have the same sum in either order */
+    expect_pass(2, "match_accumulation", "nccl");
+    expect_pass(2, "uneven_batches", "nccl");
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

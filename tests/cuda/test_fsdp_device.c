@@ -7,7 +7,7 @@
 
 /* ---- For the ranks --------------------------------------------------------------------------- */
 
-static int match_accumulation(tn_group *unused, const char *argument) {
+PLAIN_RANK(match_accumulation) {
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     /* of several micro-batches products continue gradients there, in other bits than sums */
@@ -22,7 +22,7 @@ static bool stored_on_cpu(const tn_entry *entry, void *user) {
     return true;
 }
 
-static int offload_to_cpu(tn_group *unused, const char *argument) {
+PLAIN_RANK(offload_to_cpu) {
     tn_group *world = device_join(argument, 100);
     rank_assert(world != NULL);
     for (int i = 0; i < 6; i++) {
@@ -55,7 +55,7 @@ static int offload_to_cpu(tn_group *unused, const char *argument) {
 }
 
 /* The peak memory on the device. */
-static int measure_peaks(tn_group *unused, const char *argument) {
+PLAIN_RANK(measure_peaks) {
     tn_group *world = device_join("staged", 100);
     rank_assert(world != NULL);
     most m = measure_most(world, argument);
@@ -63,27 +63,23 @@ static int measure_peaks(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static const rank_entry bodies[] = {{"-match_accumulation", match_accumulation},
-                                    {"-offload_to_cpu", offload_to_cpu},
-                                    {"-measure_peaks", measure_peaks}};
-
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 PLAIN_TEST(test_ranks_are_accumulation) {
-    device_pass(2, "-match_accumulation", "staged", 200);
-    device_pass(3, "-match_accumulation", "staged", 200);
+    device_pass(2, "match_accumulation", "staged", 200);
+    device_pass(3, "match_accumulation", "staged", 200);
 }
 
 PLAIN_TEST(test_offload) {
-    device_pass(2, "-offload_to_cpu", "staged", 200);
+    device_pass(2, "offload_to_cpu", "staged", 200);
 }
 
 PLAIN_TEST(test_most_bytes) {
-    device_pass(2, "-measure_peaks", "3 0 1", 200);
-    device_pass(2, "-measure_peaks", "3 1 2", 200);
+    device_pass(2, "measure_peaks", "3 0 1", 200);
+    device_pass(2, "measure_peaks", "3 1 2", 200);
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

@@ -121,7 +121,7 @@ static void every_collective(tn_group *g, tn_dtype dtype, tn_reduction how, int6
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
-static int all_collectives(tn_group *unused, const char *argument) {
+PLAIN_RANK(all_collectives) {
     tn_group *world = join_world(argument);
     bool nccl = strstr(tn_group_engine(world), "nccl") != NULL;
     for (size_t d = 0; d < COUNT_OF(DTYPES); d++) {
@@ -145,7 +145,7 @@ static bool has_one_run(tn_collective kind) {
            kind == TN_SEND;
 }
 
-static int long_tensors(tn_group *unused, const char *argument) {
+PLAIN_RANK(long_tensors) {
     tn_group *world = join_world(argument);
     for (size_t i = 0; i < COUNT_OF(KINDS); i++) {
         int64_t count = has_one_run(KINDS[i]) ? (2 << 20) + 5 : (1 << 19) + 5;
@@ -156,7 +156,7 @@ static int long_tensors(tn_group *unused, const char *argument) {
 }
 
 /* Nothing but the marks keeps these in order: the emulator runs work as late as it may. */
-static int keep_order(tn_group *unused, const char *argument) {
+PLAIN_RANK(keep_order) {
     tn_group *world = join_world(argument);
     enum { N = 5000 };
     float sum = (float)(ranks * (ranks + 1) / 2), out[N];
@@ -181,7 +181,7 @@ static int keep_order(tn_group *unused, const char *argument) {
 }
 
 /* Host memory, bytes and barriers in the same group; the engine's own memory; subgroups. */
-static int beside_host(tn_group *unused, const char *argument) {
+PLAIN_RANK(beside_host) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     rank_assert(tn_default_device().kind == TN_CUDA && tn_default_device().index == rank % 2);
@@ -217,7 +217,7 @@ static int beside_host(tn_group *unused, const char *argument) {
 }
 
 /* The last rank is late; the others' wait must return before that. */
-static int wait_returns_early(tn_group *unused, const char *argument) {
+PLAIN_RANK(wait_returns_early) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_tensor *t = tn_full(TN_DIMS(100), 1, TN_F32);
@@ -245,7 +245,7 @@ static void *ask_nccl(const char *function) {
 
 /* Rank 1 begins after rank 0 has waited for all of its operations: all are launched, one after
  * another, and only the device waits. The barrier after them, in host memory, ends after them. */
-static int launch_ahead(tn_group *unused, const char *argument) {
+PLAIN_RANK(launch_ahead) {
     enum { N = 6 };
     TN_SCOPE;
     tn_group *world = join_world(argument), *other = tn_group_split(world, 0);
@@ -271,7 +271,7 @@ static int launch_ahead(tn_group *unused, const char *argument) {
 
 /* Three groups, each with a thread: the operations are launched in the order of issue, even if the
  * first thread is held up by one in host memory for which rank 1 is late. */
-static int launch_in_order(tn_group *unused, const char *argument) {
+PLAIN_RANK(launch_in_order) {
     enum { GROUPS = 3, N = 60 };
     TN_SCOPE;
     tn_group *world = join_world(argument), *groups[GROUPS];
@@ -303,7 +303,7 @@ static int launch_in_order(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static int tell_engine(tn_group *unused, const char *argument) {
+PLAIN_RANK(tell_engine) {
     tn_group *world = start_within(argument, 20);
     printf("engine %s\n", world ? tn_group_engine(world) : tn_error_message());
     tn_error_clear();
@@ -314,7 +314,7 @@ static int tell_engine(tn_group *unused, const char *argument) {
 
 /* Repeats an all-reduce and a barrier, which reports its failure, until one fails. Rank 1 does what
  * the argument says before its third. */
-static int fail_in_third(tn_group *unused, const char *argument) {
+PLAIN_RANK(fail_in_third) {
     tn_group *world = join_world(argument);
     for (int i = 0; i < 1000 && tn_error() == TN_OK; i++) {
         TN_SCOPE;
@@ -337,7 +337,7 @@ static int fail_in_third(tn_group *unused, const char *argument) {
 }
 
 /* One all-reduce, then ten at once; the third of all hangs. */
-static int hang_in_third(tn_group *unused, const char *argument) {
+PLAIN_RANK(hang_in_third) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_tensor *t = tn_full(TN_DIMS(1000), 1, TN_F32);
@@ -355,7 +355,7 @@ static int hang_in_third(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static int join_only(tn_group *unused, const char *argument) {
+PLAIN_RANK(join_only) {
     bool same = strstr(argument, ",same") != NULL;
     if (same || strstr(argument, ",cpu")) { /* both on device 0, or on none */
         tn_dist_options o = tn_dist_defaults();
@@ -368,7 +368,7 @@ static int join_only(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static int two_places(tn_group *unused, const char *argument) {
+PLAIN_RANK(two_places) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_tensor *here = tn_empty(TN_DIMS(4), TN_F32);
@@ -378,7 +378,7 @@ static int two_places(tn_group *unused, const char *argument) {
 }
 
 /* Rank 0's tensor is on its device, the others' are not. */
-static int two_kinds(tn_group *unused, const char *argument) {
+PLAIN_RANK(two_kinds) {
     TN_SCOPE;
     tn_group *world = join_world(argument);
     tn_device where = rank == 0 ? tn_cuda(0) : tn_cpu();
@@ -386,22 +386,6 @@ static int two_kinds(tn_group *unused, const char *argument) {
     tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
     return device_leave();
 }
-
-static const rank_entry bodies[] = {
-    {"-all_collectives", all_collectives},
-    {"-long_tensors", long_tensors},
-    {"-keep_order", keep_order},
-    {"-beside_host", beside_host},
-    {"-wait_returns_early", wait_returns_early},
-    {"-launch_ahead", launch_ahead},
-    {"-launch_in_order", launch_in_order},
-    {"-tell_engine", tell_engine},
-    {"-fail_in_third", fail_in_third},
-    {"-hang_in_third", hang_in_third},
-    {"-join_only", join_only},
-    {"-two_places", two_places},
-    {"-two_kinds", two_kinds},
-};
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
@@ -429,47 +413,47 @@ static ranks_result run_badly(int n, const char *body, const char *argument, con
 }
 
 PLAIN_TEST(test_staged_has_the_bits_of_shm) {
-    expect_pass(2, "-all_collectives", "shm,checked"); /* staged works on every engine */
-    expect_pass(3, "-all_collectives", "staged");
+    expect_pass(2, "all_collectives", "shm,checked"); /* staged works on every engine */
+    expect_pass(3, "all_collectives", "staged");
 }
 
 PLAIN_TEST(test_long_tensors_go_in_chunks) {
-    expect_pass(3, "-long_tensors", "staged");
+    expect_pass(3, "long_tensors", "staged");
 }
 
 PLAIN_TEST(test_staged_keeps_the_order) {
-    expect_pass(3, "-keep_order", "staged");
+    expect_pass(3, "keep_order", "staged");
 }
 
 PLAIN_TEST(test_staged_beside_the_host) {
-    expect_pass(3, "-beside_host", "staged");
+    expect_pass(3, "beside_host", "staged");
 }
 
 PLAIN_TEST(test_nccl) {
     need_nccl();
-    expect_pass(2, "-all_collectives", "nccl,checked");
-    expect_pass(2, "-keep_order", "nccl");
-    expect_pass(2, "-beside_host", "nccl");
+    expect_pass(2, "all_collectives", "nccl,checked");
+    expect_pass(2, "keep_order", "nccl");
+    expect_pass(2, "beside_host", "nccl");
 }
 
 PLAIN_TEST(test_waiting_for_nccl_does_not_block) {
     need_nccl();
-    expect_pass(2, "-wait_returns_early", "nccl");
+    expect_pass(2, "wait_returns_early", "nccl");
 }
 
 PLAIN_TEST(test_nccl_launches_in_the_order_of_issue) {
     need_nccl();
-    expect_pass(2, "-launch_in_order", "nccl");
-    expect_pass(2, "-launch_in_order", "nccl,checked");
+    expect_pass(2, "launch_in_order", "nccl");
+    expect_pass(2, "launch_in_order", "nccl,checked");
 }
 
 PLAIN_TEST(test_nccl_launches_the_next_before_the_end) {
     need_nccl();
-    expect_pass(2, "-launch_ahead", "nccl");
+    expect_pass(2, "launch_ahead", "nccl");
 }
 
 static void expect_engine(int n, const char *wish, const char *more, const char *line) {
-    ranks_result r = run_with(n, "-tell_engine", wish, more);
+    ranks_result r = run_with(n, "tell_engine", wish, more);
     for (int i = 0; i < n; i++) {
         assert_says(&r, i, line);
     }
@@ -486,15 +470,15 @@ PLAIN_TEST(test_the_engine_that_suits) {
 }
 
 PLAIN_TEST(test_a_dead_rank_of_staged) {
-    ranks_result r = run_badly(3, "-fail_in_third", "staged,killed", NULL, 20);
+    ranks_result r = run_badly(3, "fail_in_third", "staged,killed", NULL, 20);
     assert_says(&r, 0, "rank 1 (process ");
     assert_says(&r, 0, "has died");
     assert_says(&r, 2, "has died");
     ranks_free(&r);
-    r = run_badly(2, "-fail_in_third", "staged,late", NULL, 20);
+    r = run_badly(2, "fail_in_third", "staged,late", NULL, 20);
     assert_says(&r, 0, "timed out waiting for rank 1");
     ranks_free(&r);
-    r = run_badly(2, "-fail_in_third", "staged,raise", NULL, 20);
+    r = run_badly(2, "fail_in_third", "staged,raise", NULL, 20);
     assert_says(&r, 0, "rank 1 gave up");
     assert_says(&r, 0, "does not like it");
     ranks_free(&r);
@@ -502,21 +486,21 @@ PLAIN_TEST(test_a_dead_rank_of_staged) {
 
 PLAIN_TEST(test_faults_of_nccl) {
     need_nccl();
-    ranks_result r = run_badly(2, "-fail_in_third", "nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
+    ranks_result r = run_badly(2, "fail_in_third", "nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "has died");
     ranks_free(&r);
-    r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
+    r = run_badly(2, "fail_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
     assert_says(&r, 0, "NCCL has not finished all_reduce within 0.5 seconds");
     ranks_free(&r);
-    r = run_badly(2, "-hang_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
+    r = run_badly(2, "hang_in_third", "nccl", "TERN_FAKE_NCCL=hang:1:3", 20);
     assert_says(&r, 0, "operation 4, all_reduce f32 [1000] sum: NCCL has not finished");
     ranks_free(&r);
-    r = run_badly(2, "-fail_in_third", "nccl", "TERN_FAKE_NCCL=error:1:3", 20);
+    r = run_badly(2, "fail_in_third", "nccl", "TERN_FAKE_NCCL=error:1:3", 20);
     assert_says(&r, 1, "connection closed by remote peer");
     assert_says(&r, 1, "operation 5, all_reduce f32 [1000] sum");
     assert_says(&r, 0, "operation 5, all_reduce f32 [1000] sum");
     ranks_free(&r);
-    r = run_badly(2, "-fail_in_third", "nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
+    r = run_badly(2, "fail_in_third", "nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "rank 1 gave up");
     assert_says(&r, 0, "does not like it");
     ranks_free(&r);
@@ -527,27 +511,27 @@ PLAIN_TEST(test_faults_of_nccl_over_gloo) {
     char why[512];
     need_nccl();
     if (!tn__plugin_symbol("gloo", "tn_gloo_api", why, sizeof(why))) { skip(); }
-    ranks_result r = run_badly(2, "-fail_in_third", "gloo+nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
+    ranks_result r = run_badly(2, "fail_in_third", "gloo+nccl,killed", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "all_reduce f32 [1000] sum: the connection to rank 1 is lost");
     ranks_free(&r);
-    r = run_badly(2, "-fail_in_third", "gloo+nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
+    r = run_badly(2, "fail_in_third", "gloo+nccl,raise", "TERN_FAKE_NCCL=lossy", 20);
     assert_says(&r, 0, "rank 1 gave up");
     ranks_free(&r);
 }
 
 PLAIN_TEST(test_joining_nccl_fails) {
     need_nccl();
-    ranks_result r = run_badly(2, "-join_only", "nccl", "TERN_FAKE_NCCL=absent:1", 20);
+    ranks_result r = run_badly(2, "join_only", "nccl", "TERN_FAKE_NCCL=absent:1", 20);
     assert_says(&r, 0, "NCCL has not finished joining within");
     ranks_free(&r);
-    r = run_badly(2, "-join_only", "nccl,same", NULL, 20);
+    r = run_badly(2, "join_only", "nccl,same", NULL, 20);
     assert_says(&r, 0, "Duplicate GPU detected");
     assert_says(&r, 1, "with the engine staged they can share one");
     ranks_free(&r);
-    r = run_badly(2, "-join_only", "nccl,cpu", NULL, 20);
+    r = run_badly(2, "join_only", "nccl,cpu", NULL, 20);
     assert_says(&r, 0, "this rank's default device is cpu");
     ranks_free(&r);
-    r = run_badly(2, "-join_only", "shm+nccl", "1:TERN_NCCL=/nowhere/libnccl.so.2", 20);
+    r = run_badly(2, "join_only", "shm+nccl", "1:TERN_NCCL=/nowhere/libnccl.so.2", 20);
     assert_says(&r, 0, "rank 1 cannot use NCCL");
     assert_says(&r, 0, "/nowhere/libnccl.so.2: cannot open shared object file");
     assert_says(&r, 1, "/nowhere/libnccl.so.2: cannot open shared object file");
@@ -555,10 +539,10 @@ PLAIN_TEST(test_joining_nccl_fails) {
 }
 
 PLAIN_TEST(test_tensors_in_two_places) {
-    ranks_result r = run_badly(2, "-two_places", "staged", NULL, 20);
+    ranks_result r = run_badly(2, "two_places", "staged", NULL, 20);
     assert_says(&r, 0, "one tensor is on cpu and the other on cuda:0");
     ranks_free(&r);
-    r = run_badly(2, "-two_kinds", "staged,checked", NULL, 20);
+    r = run_badly(2, "two_kinds", "staged,checked", NULL, 20);
     assert_says(&r, 1, "all_reduce f32 [4] sum on a device");
     ranks_free(&r);
 }
@@ -584,6 +568,6 @@ PLAIN_TEST(test_threads) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, COUNT_OF(bodies))) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

@@ -199,6 +199,6 @@ TEST(a_failure_ends_all) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, NULL, 0)) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

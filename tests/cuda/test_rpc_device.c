@@ -77,6 +77,6 @@ TEST(gradients_return_to_the_device) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, NULL, 0)) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

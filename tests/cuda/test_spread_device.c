@@ -6,7 +6,7 @@
 #include "tests/support/test.h"
 
 /* The argument is "ENGINE MESH DIGEST …". */
-static int train_meshes(tn_group *unused, const char *argument) {
+PLAIN_RANK(train_meshes) {
     char engine[32];
     int length = 0;
     rank_assert(sscanf(argument, "%31s %n", engine, &length) == 1);
@@ -17,13 +17,11 @@ static int train_meshes(tn_group *unused, const char *argument) {
     return device_leave();
 }
 
-static const rank_entry bodies[] = {{"-train_meshes", train_meshes}};
-
 static void expect_engine(const char *engine, int ranks, const char *const *meshes) {
     char argument[1100];
     snprintf(argument, sizeof(argument), "%s %s", engine,
              mesh_expectation(ranks, tn_cuda(0), meshes));
-    device_pass(ranks, "-train_meshes", argument, 200);
+    device_pass(ranks, "train_meshes", argument, 200);
 }
 
 PLAIN_TEST(test_two_ranks) {
@@ -68,6 +66,6 @@ PLAIN_TEST(test_moved_stages) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]))) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(device_set_up, NULL);
 }

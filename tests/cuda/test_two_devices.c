@@ -314,6 +314,6 @@ TEST(ties_stay_together) {
 }
 
 int main(int argc, char **argv) {
-    if (!device_main(argc, argv, NULL, 0)) { return 0; }
+    if (!device_main(argc, argv)) { return 0; }
     return tests_run(NULL, NULL);
 }

@@ -213,11 +213,8 @@ static tn_tensor *gradient_hook(tn_tensor *grad, void *user) {
 
 static void attach_ddp(int *sent) {
     tn_on_grad(model.net.in.weight, gradient_hook, NULL);
-    tn_ddp_options d = tn_ddp_defaults();
-    d.bucket_bytes = WIDTH * WIDTH;
-    d.hook = send_bucket;
-    d.hook_user = sent;
-    tn_ddp(&model, tn_world(), d);
+    tn_ddp(&model, tn_world(),
+           TN_WITH(tn_ddp, .bucket_bytes = WIDTH * WIDTH, .hook = send_bucket, .hook_user = sent));
 }
 
 static tn_values forward_point(tn_module *m, tn_values in, void *user) {
@@ -239,9 +236,7 @@ static void set_points(void *later, char *forward, void *earlier, char *backward
 /* Two units. */
 static void attach_fsdp(int stage) {
     set_points(&model.net.out, "gather", &model.net.in, "scatter");
-    tn_fsdp_options f = tn_fsdp_defaults();
-    f.stage = stage;
-    f.units = "in out";
+    tn_fsdp_options f = TN_WITH(tn_fsdp, .stage = stage, .units = "in out");
     reach_point("attach");
     tn_fsdp(&model, tn_world(), NULL, f);
 }
@@ -262,13 +257,8 @@ static tn_tensor *net_loss(int64_t step) {
 /* ---- A language model on a mesh -------------------------------------------------------------- */
 
 static void lm_init(tn_gpt *m) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = POSITIONS;
-    o.layers = 2;
-    o.heads = 4;
-    o.width = 32;
-    tn_gpt_init(m, o);
+    tn_gpt_init(m, TN_WITH(tn_gpt, .vocab = VOCAB, .context = POSITIONS, .layers = 2, .heads = 4,
+                           .width = 32));
 }
 
 static void action_point(tn_pipe_action a, bool done, void *user) {
@@ -276,8 +266,7 @@ static void action_point(tn_pipe_action a, bool done, void *user) {
 }
 
 static tn_spread *attach_mesh(void) {
-    tn_spread_options o = tn_spread_defaults();
-    o.pipeline.on_action = action_point;
+    tn_spread_options o = TN_WITH(tn_spread, .pipeline.on_action = action_point);
     if (!strstr(mesh, "pp=")) {
         set_points(&model.gpt.h[1], "forward", &model.gpt.h[0], "backward");
     }

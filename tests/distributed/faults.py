@@ -22,7 +22,6 @@ import os
 import re
 import select
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -32,17 +31,15 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 # pylint: disable=wrong-import-position
-from launch import free_port
+from hosts import Namespaces
+from launch import MARK, TERN, TESTS, Skip, free_port, holds, kill_marked, marked, text, until, write
 
-BIN = os.environ.get("TERN_TEST_BIN", "build/test/tests")
-TERN = os.environ.get("TERN_TOOL", os.path.join(os.path.dirname(BIN.rstrip("/")), "tools", "tern"))
-PROGRAM = os.path.join(BIN, "fault_program")
-STORE = os.path.join(BIN, "store_program")
-CLIENT = os.path.join(BIN, "store_client")
+PROGRAM, STORE, CLIENT = (os.path.join(TESTS, name) for name in ("fault_program", "store_program", "store_client"))
 TIMEOUT = 2        # seconds that an operation may take
 SLACK = 3          # and a busy machine's own
 RANKS, VICTIM, STEP, STEPS = 4, 1, 4, 9
-MARK = "TERN_FAULTS_RUN=%d" % os.getpid()
+os.environ[MARK] = "faults-%d" % os.getpid()
+os.environ.pop("TERN_FAULT", None)
 
 PHASES = ["rendezvous", "forward", "bucket", "optimiser", "save"]
 BESIDES = [("throw", "hook"), ("throw", "optimiser"), ("second-job", "bucket"), ("forged-order", "bucket"),
@@ -68,54 +65,25 @@ MEANINGLESS = {("port", phase): "a port is taken before the job begins, or not a
 MEANINGLESS.update({("disk", phase): "nothing is written then" for phase in PHASES[:-1]})
 
 
-class Broken(Exception):
-    pass
-
-
-class Skip(Exception):
-    pass
-
-
-def need(condition, text):
-    if not condition:
-        raise Broken(text)
-
-
 def environment(**more):
-    env = dict(os.environ, TERN_TIMEOUT=str(TIMEOUT), OMP_NUM_THREADS="1", TERN_LOG="error")
-    env.pop("TERN_FAULT", None)
-    name, value = MARK.split("=")
-    env[name] = value
-    env.update({k: str(v) for k, v in more.items()})
-    return env
-
-
-def marked():
-    """Processes of this run that are left: those with its mark in their environment."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            with open("/proc/%s/environ" % pid, "rb") as f:
-                if MARK.encode() in f.read().split(b"\0") and int(pid) != os.getpid():
-                    found.append(int(pid))
-        except OSError:
-            pass
-    return found
+    return {**os.environ, "TERN_TIMEOUT": str(TIMEOUT), "OMP_NUM_THREADS": "1", "TERN_LOG": "error",
+            **{name: str(value) for name, value in more.items()}}
 
 
 def no_orphans():
-    end = time.time() + SLACK
-    while marked() and time.time() < end:
-        time.sleep(0.05)
-    left = marked()
-    for pid in left:
-        os.kill(pid, signal.SIGKILL)
-    need(not left, "%d processes were left" % len(left))
+    until(lambda: not marked(os.environ[MARK]), "no process is left", SLACK)
 
 
-def text_of(path):
-    with open(path, errors="replace") as f:
-        return f.read()
+def same_losses(out, reference):
+    holds(text(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+
+
+def reach_phase(out, log):
+    until(lambda: os.path.exists(os.path.join(out, "at-phase")), lambda: "the phase was never reached: " + text(log)[-500:])
+
+
+def go_on(out):
+    write(os.path.join(out, "go-on"), "")
 
 
 def training(out, fault):
@@ -149,25 +117,25 @@ class Ranks:
             self.ranks.append(subprocess.Popen(training(out, fault), env=env, stdout=log, stderr=log))
 
     def log(self, rank):
-        return text_of(self.files[rank].name)
+        return text(self.files[rank].name)
 
-    def wait_text(self, rank, text, limit=30):
-        end = time.time() + limit
-        while text not in self.log(rank):
-            need(time.time() < end, "rank %d never said %r: %s" % (rank, text, self.log(rank)[-500:]))
-            time.sleep(0.005)
+    def wait_fault(self, rank):
+        until(lambda: "fault:" in self.log(rank), lambda: "rank %d never said so: %s" % (rank, self.log(rank)[-500:]), 30)
 
-    def wait(self, ranks, limit):
-        """Exit statuses of `ranks`, all within `limit` seconds from now."""
+    def end(self, status, limit, ranks=range(RANKS)):
+        """They end with this status, all within `limit` seconds from now."""
         end = time.time() + limit
         for rank in ranks:
             try:
-                self.ranks[rank].wait(max(0.01, end - time.time()))
+                ended = self.ranks[rank].wait(max(0.01, end - time.time()))
             except subprocess.TimeoutExpired:
-                raise Broken("rank %d has not ended after %g s: %s" % (rank, limit, self.log(rank)[-500:]))
-        return [self.ranks[rank].returncode for rank in ranks]
+                ended = "nothing after %g s" % limit
+            holds(ended == status, "rank %d ended with %s: %s" % (rank, ended, self.log(rank)[-500:]))
 
-    def close(self):
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
         for p in self.ranks:
             p.kill()
             p.wait()
@@ -187,61 +155,52 @@ def named(log):
 
 
 def survivors_tell(out, kind, phase, victim):
-    ranks = Ranks(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP))
-    try:
-        ranks.wait_text(victim, "fault:")
+    with Ranks(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP)) as ranks:
+        ranks.wait_fault(victim)
         others = [r for r in range(RANKS) if r != victim]
-        statuses = ranks.wait(others, TIMEOUT + 2 + SLACK)
-        for rank, status in zip(others, statuses):
+        ranks.end(1, TIMEOUT + 2 + SLACK, others)
+        for rank in others:
             log = ranks.log(rank)
-            need(status == 1, "survivor %d ended with %d: %s" % (rank, status, log[-500:]))
-            need(victim in named(log), "survivor %d does not name rank %d: %s" % (rank, victim, log))
-            need("has died" not in log or "tn_ddp_join" not in log, "survivor %d is told of data: %s" % (rank, log))
+            holds(victim in named(log), "survivor %d does not name rank %d: %s" % (rank, victim, log))
+            holds("has died" not in log or "tn_ddp_join" not in log, "survivor %d is told of data: %s" % (rank, log))
             if phase != "rendezvous":
-                need(re.search("group (world|saver)", log) and "operation " in log, f"survivor {rank} names no group or operation: {log}")
-                need(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter",
+                holds(re.search("group (world|saver)", log) and "operation " in log, f"survivor {rank} names no group or operation: {log}")
+                holds(any(word in log for word in ("all_reduce", "broadcast", "all_gather", "all_to_all", "reduce_scatter",
                                                    "barrier", "recv", "send")),
-                     "survivor %d names no operation: %s" % (rank, log))
-    finally:
-        ranks.close()
+                      "survivor %d names no operation: %s" % (rank, log))
 
 
 def all_go_on(out, reference, fault, **more):
-    ranks = Ranks(out, fault, **more)
-    try:
-        statuses = ranks.wait(range(RANKS), 60)
-        need(statuses == [0] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
-        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
-    finally:
-        ranks.close()
+    with Ranks(out, fault, **more) as ranks:
+        ranks.end(0, 60)
+    same_losses(out, reference)
 
 
 # ---- Ranks started by the launcher ----------------------------------------------------------------------------------
 
-def launch(out, fault=None, restarts=1, extra=(), limit=90):
-    env = environment(**({"TERN_FAULT": told(fault)} if fault else {}))
-    command = [TERN, "run", "--standalone", "-n", str(RANKS), "--max-restarts", str(restarts), "--grace", "1", *extra,
-               *training(out, fault)]
-    try:
-        done = subprocess.run(command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
-    except subprocess.TimeoutExpired:
-        raise Broken("the launcher has not ended after %d s" % limit)
+def finished(command, limit=60, **more):
+    """Its exit status, and what it says."""
+    done = subprocess.run(command, env=environment(**more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=limit)
     return done.returncode, done.stdout.decode(errors="replace")
 
 
+def launch(out, fault=None, restarts=1):
+    status, said = finished([TERN, "run", "--standalone", "-n", str(RANKS), "--max-restarts", str(restarts), "--grace", "1",
+                             *training(out, fault)], 90, **({"TERN_FAULT": told(fault)} if fault else {}))
+    holds(status == 0, "the launcher ended with %d: %s" % (status, said[-2000:]))
+
+
 def job_resumes(out, reference, kind, phase, victim):
-    status, text = launch(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP))
-    need(status == 0, "the launcher ended with %d: %s" % (status, text[-1500:]))
-    need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses after the restart differ from an undisturbed run's")
+    launch(out, "%s@%s:%d:%d" % (kind, phase, victim, STEP))
+    same_losses(out, reference)
     no_orphans()
 
 
 def undisturbed(folder, fault):
     """The losses of a run in which nothing breaks."""
     out = folder("reference")
-    status, text = launch(out, fault, restarts=0)
-    need(status == 0, "an undisturbed run ends with %d: %s" % (status, text[-2000:]))
-    return text_of(os.path.join(out, "loss.csv"))
+    launch(out, fault, restarts=0)
+    return text(os.path.join(out, "loss.csv"))
 
 
 # ---- Cells ----------------------------------------------------------------------------------------------------------
@@ -257,15 +216,11 @@ def breaks(kind):
 def gives_up(kind, said):
     """A rank has an error of its own: the others end at once, and quote it."""
     def cell(folder, reference, phase):
-        ranks = Ranks(folder("ranks"), "%s@%s:%d:%d" % (kind, phase, VICTIM, STEP))
-        try:
-            statuses = ranks.wait(range(RANKS), SLACK)
-            need(statuses == [1] * RANKS, "ended with %s" % statuses)
+        with Ranks(folder("ranks"), "%s@%s:%d:%d" % (kind, phase, VICTIM, STEP)) as ranks:
+            ranks.end(1, SLACK)
             for rank in range(RANKS):
-                need(said in ranks.log(rank), "rank %d does not quote the error: %s" % (rank, ranks.log(rank)))
-                need(rank == VICTIM or VICTIM in named(ranks.log(rank)), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
-        finally:
-            ranks.close()
+                holds(said in ranks.log(rank), "rank %d does not quote the error: %s" % (rank, ranks.log(rank)))
+                holds(rank == VICTIM or VICTIM in named(ranks.log(rank)), "rank %d names no rank: %s" % (rank, ranks.log(rank)))
         job_resumes(folder("job"), reference, kind, phase, VICTIM)
     return cell
 
@@ -276,16 +231,12 @@ def differs(kind, said):
         out = folder("ranks")
         if phase == "load":  # there is something to load
             all_go_on(out, reference, "kill@load:%d:0" % RANKS)
-        ranks = Ranks(out, "%s@%s:%d:%d" % (kind, phase, VICTIM, STEP))
-        try:
-            statuses = ranks.wait(range(RANKS), SLACK)
-            need(statuses == [1] * RANKS, "ended with %s" % statuses)
+        with Ranks(out, "%s@%s:%d:%d" % (kind, phase, VICTIM, STEP)) as ranks:
+            ranks.end(1, SLACK)
             for rank in range(RANKS):
                 tells = "rank %d" % VICTIM in ranks.log(rank) or (phase == "load" and rank == VICTIM)
-                need(("more: is new" if phase == "load" else said) in ranks.log(rank) and tells,
-                     "rank %d does not name the difference: %s" % (rank, ranks.log(rank)))
-        finally:
-            ranks.close()
+                holds(("more: is new" if phase == "load" else said) in ranks.log(rank) and tells,
+                      "rank %d does not name the difference: %s" % (rank, ranks.log(rank)))
         if phase != "load":  # a job that has nothing to load does not notice there
             job_resumes(folder("job"), reference, kind, phase, VICTIM)
     return cell
@@ -299,36 +250,28 @@ def fork(folder, reference, phase):
     """A rank has a child in mid-step. The child computes, its own use of the group is an error, and no rank hears of it."""
     out, victim = folder("ranks"), 0 if phase == "save" else VICTIM
     all_go_on(out, reference, "fork@%s:%d:%d" % (phase, victim, STEP), TERN_TIMEOUT=60, OMP_NUM_THREADS=2)
-    log = text_of(os.path.join(out, "rank%d.log" % victim))
-    need("group world belongs to the parent of this process" in log, "the child was not refused: " + log)
+    log = text(os.path.join(out, "rank%d.log" % victim))
+    holds("group world belongs to the parent of this process" in log, "the child was not refused: " + log)
 
 
 def store(folder, reference, phase):
     """The process that serves the store dies. Before the ranks have met that is an error; later no one needs it."""
-    out = folder("ranks")
-    env = environment(TERN_TOKEN="faults")
-    server = subprocess.Popen([STORE], env=env, stdout=subprocess.PIPE)
-    port = int(server.stdout.readline())
-    victim = 0 if phase == "save" else VICTIM
-    ranks = Ranks(out, "wait@%s:%d:%d" % (phase, victim, STEP), MASTER_PORT=port, TERN_STORE="agent")
-    try:
-        ranks.wait_text(victim, "fault:")
-        server.kill()
-        server.wait()
-        open(os.path.join(out, "go-on"), "w").close()
-        if phase == "rendezvous":
-            statuses = ranks.wait(range(RANKS), TIMEOUT + 2 + SLACK)
-            need(statuses == [1] * RANKS, "ended with %s" % statuses)
-            need(str(port) in ranks.log(VICTIM), "the error does not name the store: " + ranks.log(VICTIM))
-        else:
-            statuses = ranks.wait(range(RANKS), 60)
-            need(statuses == [0] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
-            need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
-    finally:
-        ranks.close()
-        server.kill()
-        server.wait()
-        server.stdout.close()
+    out, victim = folder("ranks"), 0 if phase == "save" else VICTIM
+    with subprocess.Popen([STORE], env=environment(TERN_TOKEN="faults"), stdout=subprocess.PIPE) as server:
+        port = int(server.stdout.readline())
+        with Ranks(out, "wait@%s:%d:%d" % (phase, victim, STEP), MASTER_PORT=port, TERN_STORE="agent") as ranks:
+            try:
+                ranks.wait_fault(victim)
+            finally:
+                server.kill()
+            server.wait()
+            go_on(out)
+            if phase == "rendezvous":
+                ranks.end(1, TIMEOUT + 2 + SLACK)
+                holds(str(port) in ranks.log(VICTIM), "the error does not name the store: " + ranks.log(VICTIM))
+            else:
+                ranks.end(0, 60)
+                same_losses(out, reference)
 
 
 def port(folder, reference, phase):
@@ -337,16 +280,11 @@ def port(folder, reference, phase):
         s.bind(("127.0.0.1", 0))
         s.listen()
         taken = s.getsockname()[1]
-        command = [TERN, "run", "--nnodes", "1", "--rdzv-endpoint", "127.0.0.1:%d" % taken, "--timeout", str(TIMEOUT), "-n", "2",
-                   PROGRAM, "--out", folder("job")]
         begin = time.time()
-        try:
-            done = subprocess.run(command, env=environment(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=30)
-        except subprocess.TimeoutExpired:
-            raise Broken("the launcher waits for a stranger's port")
-        text = done.stdout.decode(errors="replace")
-        need(done.returncode != 0 and str(taken) in text, "ended with %d: %s" % (done.returncode, text))
-        need(time.time() - begin < TIMEOUT + 2 + SLACK, "took %.1f s" % (time.time() - begin))
+        status, said = finished([TERN, "run", "--nnodes", "1", "--rdzv-endpoint", "127.0.0.1:%d" % taken, "--timeout", str(TIMEOUT),
+                                 "-n", "2", PROGRAM, "--out", folder("job")], 30)
+        holds(status != 0 and str(taken) in said, "ended with %d: %s" % (status, said))
+        holds(time.time() - begin < TIMEOUT + 2 + SLACK, "took %.1f s" % (time.time() - begin))
     no_orphans()
 
 
@@ -357,32 +295,25 @@ def second_job(folder, reference, phase):
         taken = free_port()
         command = [TERN, "run", "--nnodes", str(nodes), "--rdzv-endpoint", "127.0.0.1:%d" % taken, "--rdzv-id", "twice",
                    "--grace", "1", "-n", "2", PROGRAM, "--steps", str(STEPS), "--out"]
-        env = environment(TERN_TOKEN="faults", TERN_TIMEOUT=60, TERN_FAULT="wait@%s:%d:%d" % (phase, VICTIM, STEP))
+        settings = {"TERN_TOKEN": "faults", "TERN_TIMEOUT": 60, "TERN_FAULT": "wait@%s:%d:%d" % (phase, VICTIM, STEP)}
         launchers = []
         try:
             for node in range(nodes):
-                log = open(os.path.join(out, "launcher%d.log" % node), "wb")
-                launchers.append((subprocess.Popen([*command, out], env=env, stdout=log, stderr=log), log))
-            end = time.time() + 60
-            while not os.path.exists(os.path.join(out, "at-phase")):
-                need(time.time() < end, "the phase was never reached: " + text_of(launchers[0][1].name)[-500:])
-                time.sleep(0.01)
-            second = subprocess.run([*command, extra], env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=60)
-            text = second.stdout.decode(errors="replace")
-            need(second.returncode == 1 and "job twice" in text and str(taken) in text, "ended with %d: %s" % (second.returncode, text))
-            need(not os.listdir(extra), "the second job has run")
-            open(os.path.join(out, "go-on"), "w").close()
+                with open(os.path.join(out, "launcher%d.log" % node), "wb") as log:
+                    launchers.append((subprocess.Popen([*command, out], env=environment(**settings), stdout=log, stderr=log), log.name))
+            reach_phase(out, launchers[0][1])
+            status, said = finished([*command, extra], **settings)
+            holds(status == 1 and "job twice" in said and str(taken) in said, "ended with %d: %s" % (status, said))
+            holds(not os.listdir(extra), "the second job has run")
+            go_on(out)
             for process, log in launchers:
-                need(process.wait(60) == 0, "the first job ended with %d: %s" % (process.returncode, text_of(log.name)[-1000:]))
-                need("start again" not in text_of(log.name), "the first job was disturbed: " + text_of(log.name))
-            need(len(text_of(os.path.join(out, "loss.csv")).splitlines()) == len(reference.splitlines()), "losses are missing")
-        except subprocess.TimeoutExpired as late:
-            raise Broken("has not ended: %s" % late)
+                holds(process.wait(60) == 0, "the first job ended with %d: %s" % (process.returncode, text(log)[-1000:]))
+                holds("start again" not in text(log), "the first job was disturbed: " + text(log))
+            holds(len(text(os.path.join(out, "loss.csv")).splitlines()) == len(reference.splitlines()), "losses are missing")
         finally:
-            for process, log in launchers:
+            for process, _ in launchers:
                 process.kill()
                 process.wait()
-                log.close()
         no_orphans()
 
 
@@ -498,21 +429,19 @@ def speaks(token, dialled, place, hello=b"TERN\3\0\0\0" + b"n" * 16):
 def relay(folder, reference, phase):
     """A stranger has MASTER_PORT before rank 0, and passes everything on to the true store. He gets a hello and no session."""
     out, stranger = folder("ranks"), Strangers(["relay"])
-    ranks = Ranks(out, "wait@forward:%d:%d" % (VICTIM, STEP), MASTER_PORT=stranger.port, TERN_TIMEOUT=60)
     try:
-        ranks.wait_text(VICTIM, "fault:")
-        need(stranger.most() <= 24, "a rank has told the stranger %d bytes: more than a hello" % stranger.most())
-        with stranger.server() as true:
-            port = true.getpeername()[1]
-        need(speaks(b"faults", port, port) == (True, True), "the store does not know its own ranks")
-        need(speaks(b"faults", stranger.port, stranger.port) == (False, False), "a proof for the stranger's port is believed")
-        need(speaks(b"guess", port, None) == (False, False), "a stranger is let in")
-        open(os.path.join(out, "go-on"), "w").close()
-        statuses = ranks.wait(range(RANKS), 60)
-        need(statuses == [0] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
-        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+        with Ranks(out, "wait@forward:%d:%d" % (VICTIM, STEP), MASTER_PORT=stranger.port, TERN_TIMEOUT=60) as ranks:
+            ranks.wait_fault(VICTIM)
+            holds(stranger.most() <= 24, "a rank has told the stranger %d bytes: more than a hello" % stranger.most())
+            with stranger.server() as true:
+                port = true.getpeername()[1]
+            holds(speaks(b"faults", port, port) == (True, True), "the store does not know its own ranks")
+            holds(speaks(b"faults", stranger.port, stranger.port) == (False, False), "a proof for the stranger's port is believed")
+            holds(speaks(b"guess", port, None) == (False, False), "a stranger is let in")
+            go_on(out)
+            ranks.end(0, 60)
+            same_losses(out, reference)
     finally:
-        ranks.close()
         stranger.close()
 
 
@@ -537,23 +466,17 @@ def forged_order(folder, reference, phase):
         with open(os.path.join(out, "launcher.log"), "wb") as log:
             launcher = subprocess.Popen(command, env=env, stdout=log, stderr=log)
         try:
-            end = time.time() + 60
-            while not os.path.exists(os.path.join(out, "at-phase")):
-                need(time.time() < end, "the phase was never reached: " + text_of(log.name)[-500:])
-                time.sleep(0.01)
+            reach_phase(out, log.name)
             subprocess.run([CLIENT, str(taken), "set", "agent/order/2", order], env=env, check=True, timeout=30)
-            status, said = launcher.wait(60), text_of(log.name)
-            need(status == 1 and "in the store" in said, "after %r it ended with %d: %s" % (order, status, said[-1000:]))
-            need("\033" not in said, "an escape sequence came through")
-        except subprocess.TimeoutExpired:
-            raise Broken("the launcher has not ended after %r: %s" % (order, text_of(log.name)[-1000:]))
+            status, said = launcher.wait(60), text(log.name)
+            holds(status == 1 and "in the store" in said, "after %r it ended with %d: %s" % (order, status, said[-1000:]))
+            holds("\033" not in said, "an escape sequence came through")
         finally:
             launcher.kill()
             launcher.wait()
         no_orphans()
-        status, text = launch(out)
-        need(status == 0, "later the launcher ended with %d: %s" % (status, text[-1000:]))
-        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+        launch(out)
+        same_losses(out, reference)
 
 
 def disk(folder, reference, phase):
@@ -563,9 +486,8 @@ def disk(folder, reference, phase):
         raise Skip("no file system may be mounted here")
     try:
         ballast = os.path.join(out, "ballast")
-        ranks = Ranks(out, "wait@%s:%d:%d" % ("gather" if phase == "part" else "forward", VICTIM, STEP), logs)
-        try:
-            ranks.wait_text(VICTIM, "fault:")
+        with Ranks(out, "wait@%s:%d:%d" % ("gather" if phase == "part" else "forward", VICTIM, STEP), logs) as ranks:
+            ranks.wait_fault(VICTIM)
             try:
                 with open(ballast, "wb") as f:  # the first checkpoint is there; no space for a second
                     while True:
@@ -574,17 +496,13 @@ def disk(folder, reference, phase):
             except OSError:
                 pass
             open_marker(os.path.join(out, "go-on"), ballast)
-            statuses = ranks.wait(range(RANKS), TIMEOUT + 4 + SLACK)
-            need(statuses == [1] * RANKS, "ended with %s: %s" % (statuses, ranks.log(VICTIM)[-500:]))
+            ranks.end(1, TIMEOUT + 4 + SLACK)
             for rank in range(RANKS) if phase == "part" else [0]:
-                need("No space left" in ranks.log(rank), "rank %d does not say why: %s" % (rank, ranks.log(rank)))
-        finally:
-            ranks.close()
+                holds("No space left" in ranks.log(rank), "rank %d does not say why: %s" % (rank, ranks.log(rank)))
         os.unlink(ballast)
         subprocess.run(["mount", "-o", "remount,size=64m", out], check=True)
-        status, text = launch(out, "kill@part:%d:0" % RANKS if phase == "part" else None)  # of no rank
-        need(status == 0, "with space again the launcher ended with %d: %s" % (status, text[-1000:]))
-        need(text_of(os.path.join(out, "loss.csv")) == reference, "the losses differ from an undisturbed run's")
+        launch(out, "kill@part:%d:0" % RANKS if phase == "part" else None)  # of no rank
+        same_losses(out, reference)
     finally:
         subprocess.run(["umount", "-l", out])
 
@@ -599,49 +517,31 @@ def open_marker(path, ballast):
 def cut(folder, reference, phase):
     """Two hosts (network namespaces); the link between them goes down."""
     out = folder("hosts")
-    names = ["tf%da" % (os.getpid() % 10000), "tf%db" % (os.getpid() % 10000)]
-
-    def ip(*args):
-        return subprocess.run(["ip", *args], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).returncode == 0
     try:
-        if not (ip("netns", "add", names[0]) and ip("netns", "add", names[1])):
-            raise Skip("network namespaces are not allowed here")
-        ip("link", "add", "v" + names[0], "type", "veth", "peer", "name", "v" + names[1])
-        for i, name in enumerate(names):
-            ip("link", "set", "v" + name, "netns", name)
-            ip("-n", name, "addr", "add", "10.77.0.%d/24" % (i + 1), "dev", "v" + name)
-            ip("-n", name, "link", "set", "v" + name, "up")
-            ip("-n", name, "link", "set", "lo", "up")
-        hosts = []
-        for i, name in enumerate(names):
-            log = open(os.path.join(out, "host%d.log" % i), "wb")
-            command = ["ip", "netns", "exec", name, TERN, "run", "--nnodes", "2", "--rdzv-endpoint", "10.77.0.1:29777", "--rdzv-id",
+        hosts = Namespaces()
+    except OSError as why:
+        raise Skip("network namespaces are not allowed here: %s" % why) from None
+    launchers = []
+    try:
+        for host in (0, 1):
+            command = [*hosts.on(host), TERN, "run", "--nnodes", "2", "--rdzv-endpoint", hosts.addresses[0] + ":29777", "--rdzv-id",
                        "cut%d" % os.getpid(), "--timeout", "20", "--grace", "1", "-n", "1", PROGRAM, "--steps", str(STEPS), "--out", out]
-            hosts.append((subprocess.Popen(command, env=environment(TERN_TOKEN="faults", TERN_FAULT="wait@%s:1:%d" % (phase, STEP)),
-                                           stdout=log, stderr=log), log))
-        end = time.time() + 30
-        while not os.path.exists(os.path.join(out, "at-phase")):
-            need(time.time() < end, "the phase was never reached: " + text_of(hosts[1][1].name)[-500:] + text_of(hosts[0][1].name)[-500:])
-            time.sleep(0.01)
-        ip("-n", names[0], "link", "set", "v" + names[0], "down")
-        open(os.path.join(out, "go-on"), "w").close()
+            env = environment(TERN_TOKEN="faults", TERN_FAULT="wait@%s:1:%d" % (phase, STEP))
+            with open(os.path.join(out, "host%d.log" % host), "wb") as log:
+                launchers.append((subprocess.Popen(command, env=env, stdout=log, stderr=log), log.name))
+        reach_phase(out, launchers[1][1])
+        hosts.cut()
+        go_on(out)
         begin, limit = time.time(), 20 + SLACK
-        for _, log in hosts if phase != "rendezvous" else []:
-            while not ("group world" in text_of(log.name) and "operation " in text_of(log.name)):
-                need(time.time() < begin + TIMEOUT + 2 + SLACK, "a rank does not say in time what it waits for: " + text_of(log.name)[-2000:])
-                time.sleep(0.05)
-        for process, log in hosts:
-            try:
-                process.wait(max(0.1, begin + limit - time.time()))
-            except subprocess.TimeoutExpired:
-                raise Broken("a host's launcher goes on %g s after the cut: %s" % (limit, text_of(log.name)[-1000:]))
-            need(process.returncode != 0, "a host's launcher ended well: " + text_of(log.name)[-1000:])
+        for _, log in launchers if phase != "rendezvous" else []:
+            until(lambda log=log: "group world" in text(log) and "operation " in text(log),
+                  lambda log=log: "a rank does not say in time what it waits for: " + text(log)[-2000:], TIMEOUT + 2 + SLACK)
+        for process, log in launchers:
+            process.wait(max(0.1, begin + limit - time.time()))
+            holds(process.returncode != 0, "a host's launcher ended well: " + text(log)[-1000:])
         no_orphans()
     finally:
-        for pid in marked():
-            os.kill(pid, signal.SIGKILL)
-        for name in names:
-            ip("netns", "del", name)
+        hosts.remove()
 
 
 CELLS = {"kill": breaks("kill"), "stop": breaks("stop"), "pause": pause, "cut": cut, "store": store, "port": port, "disk": disk,
@@ -676,11 +576,14 @@ def main():
                 mesh = phase.split("-")[0] if "-" in phase else None
                 if mesh not in references:
                     references[mesh] = undisturbed(folder, "none@%s:%d:0" % (phase, RANKS) if mesh else None)
-                CELLS[fault](folder, references[mesh], phase)
+                try:
+                    CELLS[fault](folder, references[mesh], phase)
+                finally:
+                    kill_marked(os.environ[MARK])
                 print("ok %d - %s (%.1f s)" % (number, name, time.time() - begin), flush=True)
             except Skip as why:
                 print("ok %d - %s # SKIP %s" % (number, name, why), flush=True)
-            except Broken as why:
+            except (AssertionError, subprocess.TimeoutExpired) as why:
                 failed += 1
                 print("not ok %d - %s: %s" % (number, name, str(why).replace("\n", " | ")), flush=True)
     finally:

@@ -27,17 +27,6 @@ static inline bool is_lost(tn_values v) {
     return v.n == 1 && tn_is_inert(v.v[0]);
 }
 
-/* The pending error is this one; clears it. */
-static inline bool failed_with(tn_status status, const char *part) {
-    bool fine = tn_error() == status && strstr(tn_error_message(), part);
-    if (!fine) {
-        fprintf(stderr, "%s: \"%s\", not \"%s\"\n", tn_status_name(tn_error()), tn_error_message(),
-                part);
-    }
-    tn_error_clear();
-    return fine;
-}
-
 /* Waits until rank r keeps this many graphs. */
 static inline bool comes_to_keep(tn_rpc *r, int wanted) {
     for (double end = tn__now() + 20;; usleep(1000)) {

@@ -418,13 +418,11 @@ PLAIN_TEST(test_checked_local) {
 /* ---- Ranks as processes ---------------------------------------------------------------------- */
 
 /* "shm": the engine to check; "shm,2": also which disagreement to provoke. */
-static int run_checks(tn_group *none, const char *argument) {
+PLAIN_RANK(run_checks) {
     char engine[16] = "";
     size_t which;
     bool is_disagreement = sscanf(argument, "%15[^,],%zu", engine, &which) == 2;
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = engine;
-    tn_group *g = tn_dist_init(o);
+    tn_group *g = tn_dist_init(TN_WITH(tn_dist, .engine = engine));
     rank_assert(g != NULL);
     rank_assert(tn_group_size(g) == 1 || strcmp(tn_group_engine(g), engine) == 0);
     if (is_disagreement) {
@@ -436,12 +434,10 @@ static int run_checks(tn_group *none, const char *argument) {
     return failures ? 1 : 0;
 }
 
-static const rank_entry BODIES[] = {{"-body", run_checks}};
-
 static void pass_on_ranks(int ranks, const char *argument, bool checked) {
     const char *const environment[] = {checked ? "TERN_CHECKED=1" : "TERN_CHECKED=0",
                                        "TERN_TIMEOUT=30", NULL};
-    ranks_result result = ranks_run(ranks, "-body", argument, environment, 100);
+    ranks_result result = ranks_run(ranks, "run_checks", argument, environment, 100);
     bool ok = ranks_ok(&result);
     ranks_free(&result);
     if (!ok) { fail_msg("%s on %d ranks: see above", argument, ranks); }
@@ -478,9 +474,4 @@ PLAIN_TEST(test_checked_gloo) {
     if (!gloo_is_here()) { skip(); }
     pass_on_ranks(3, "gloo", true);
     disagree_pass("gloo", true);
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, BODIES, COUNT_OF(BODIES));
-    return tests_run(NULL, NULL);
 }

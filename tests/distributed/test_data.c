@@ -56,8 +56,7 @@ PLAIN_TEST(test_share_of_a_share) {
     tn_sampler s = tn_random_sampler(1);
     s.parts = 2;
     tn_distributed_sampler(NULL, s, false);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
+    assert_error(TN_EVALUE, "");
 }
 
 /* ---- Checkpoints ----------------------------------------------------------------------------- */
@@ -76,10 +75,9 @@ static void job_open(job *j, tn_group *g, int64_t batch) {
     tn_seed(tn_group_rank(g) == 0 ? 5 : 99);
     tn_linear_init(&j->model, 4, 3, tn_linear_defaults());
     j->optim = tn_adamw(&j->model, tn_adamw_defaults());
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = batch;
     j->loader = tn_loader_new(tn_tensor_dataset(tn_zeros(TN_DIMS(48, 4), TN_F32), NULL),
-                              tn_distributed_sampler(g, tn_random_sampler(1), false), o);
+                              tn_distributed_sampler(g, tn_random_sampler(1), false),
+                              TN_WITH(tn_loader, .batch = batch));
     j->c = (tn_checkpoint){.model = &j->model, .optim = j->optim, .loader = j->loader, .step = 7};
 }
 
@@ -125,8 +123,7 @@ static void load_two(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_other_numbers_of_ranks_go_on) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     run_ok(4, save_four, path);
     run_ok(4, load_four, path);
     run_ok(2, load_two, path);
@@ -143,9 +140,8 @@ static tn_loader *open_buckets(tn_group *g, int64_t batch) {
         x[i] = tn_full(TN_DIMS(1 + i * 5 % 12), i, TN_F32);
     }
     tn_dataset *d = tn_sequence_dataset(x, NULL, 48);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = batch;
-    o.threads = g ? tn_group_rank(g) % 3 : 0;
+    tn_loader_options o =
+        TN_WITH(tn_loader, .batch = batch, .threads = g ? tn_group_rank(g) % 3 : 0);
     tn_sampler order = tn_bucket_sampler(tn_dataset_lengths(d), batch, 2, 1);
     return tn_loader_new(d, tn_distributed_sampler(g, order, false), o);
 }
@@ -189,8 +185,7 @@ static void load_buckets(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_buckets_of_other_numbers_of_ranks) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("buckets"));
+    const char *path = temp_path("buckets");
     bucket_job all = {.path = path};
     run_ok(4, save_buckets, path);
     run_ok(2, load_buckets, &all);
@@ -210,13 +205,12 @@ static void save_fails(tn_group *g, void *user) {
     CHECK(strstr(tn_error_message(), user) != NULL);
     tn_error_clear();
     CHECK(tn_barrier(g) == TN_OK); /* the group still works */
-    CHECK(tn_dist_load(g, &j.c, user) == TN_EIO);
-    tn_error_clear();
+    CHECK(tn_dist_load(g, &j.c, user) == TN_EIO && failed_with(TN_EIO, ""));
     job_close(&j);
 }
 
 PLAIN_TEST(test_an_error_of_rank_0_is_everybodys) {
-    run_ok(3, save_fails, (void *)"/nowhere/at/all");
+    run_ok(3, save_fails, "/nowhere/at/all");
 }
 
 /* ---- Another run ----------------------------------------------------------------------------- */
@@ -227,10 +221,9 @@ static void shares_open(job *j, tn_group *g, double first, double dropout) {
     job_open(j, g, 2);
     tn_loader_free(j->loader);
     tn_tensor *x = tn_full(TN_DIMS(48, 4), first + tn_group_rank(g), TN_F32);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 2;
     j->loader = tn_loader_new(tn_tensor_dataset(x, NULL),
-                              tn_distributed_sampler(g, tn_random_sampler(1), false), o);
+                              tn_distributed_sampler(g, tn_random_sampler(1), false),
+                              TN_WITH(tn_loader, .batch = 2));
     tn_dropout_init(&j->drop, dropout);
     tn_module_add(&j->model, "drop", &j->drop);
     j->c.loader = j->loader;
@@ -261,8 +254,7 @@ static void go_on(tn_group *g, void *user) {
 
 /* All ranks refuse another run; with other_run set, one of them logs what differs. */
 PLAIN_TEST(test_another_run) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     lines_logged = 0;
     tn_log_to(count_line, TN_LOG_WARN, NULL);
     run_ok(3, go_on, path);
@@ -342,15 +334,12 @@ static void load_damaged(tn_group *g, void *user) {
     tn_linear m;
     tn_linear_init(&m, 4, 3, tn_linear_defaults());
     tn_checkpoint c = {.model = &m, .partial = true};
-    CHECK(tn_dist_load(g, &c, path) == TN_EFORMAT);
-    CHECK(strstr(tn_error_message(), path) != NULL);
-    tn_error_clear();
+    CHECK(tn_dist_load(g, &c, path) == TN_EFORMAT && failed_with(TN_EFORMAT, path));
     tn_module_finish(&m);
 }
 
 PLAIN_TEST(test_a_damaged_file_is_named) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("damaged"));
+    const char *path = temp_path("damaged");
     run_ok(4, save_four, path);
     size_t bytes;
     unsigned char *file = temp_read(path, &bytes);
@@ -377,8 +366,7 @@ static void load_refused(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_refused_by_one_is_loaded_by_none) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     run_ok(4, save_four, path);
     run_ok(3, load_refused, path);
 }
@@ -406,17 +394,14 @@ static void load_beside_another(tn_group *g, void *user) {
     tn_linear_init(&m, 4, 3, tn_linear_defaults());
     tn_tensor *before = tn_copy(tn_detach(m.weight));
     tn_checkpoint c = {.model = &m, .partial = true, .step = 77};
-    CHECK(tn_dist_load(g, &c, user) == TN_EMISMATCH);
-    CHECK(strstr(tn_error_message(), "but rank 1 has a checkpoint with the digest ffffffff") !=
-          NULL);
-    tn_error_clear();
+    CHECK(tn_dist_load(g, &c, user) == TN_EMISMATCH &&
+          failed_with(TN_EMISMATCH, "but rank 1 has a checkpoint with the digest ffffffff"));
     CHECK(c.step == 77 && tn_equal(before, tn_detach(m.weight)));
     tn_module_finish(&m);
 }
 
 PLAIN_TEST(test_another_checkpoint_is_noticed) {
-    char path[512];
-    snprintf(path, sizeof(path), "%s", temp_path("checkpoint"));
+    const char *path = temp_path("checkpoint");
     run_ok(4, save_four, path);
     run_ok(3, load_beside_another, path);
 }

@@ -131,7 +131,7 @@ static void rank_trains(rank_of *r) {
     rank_assert(tn_error() == TN_OK && fabsf(gradient[0] - (float)(ranks + 1) / 2) < 1e-6f);
 }
 
-static int rank_forks(tn_group *world, const char *argument) {
+RANK(rank_forks) {
     TN_SCOPE;
     tn_linear line;
     tn_linear_init(&line, 3, 1, tn_linear_defaults());
@@ -167,10 +167,8 @@ static int rank_forks(tn_group *world, const char *argument) {
     return 0;
 }
 
-static const rank_entry bodies[] = {{"forks", rank_forks}};
-
 static void pass_as(const char *const *environment) {
-    ranks_result result = ranks_run(2, "forks", "", environment, 240);
+    ranks_result result = ranks_run(2, "rank_forks", "", environment, 240);
     bool fine = ranks_ok(&result);
     ranks_free(&result);
     assert_true(fine);
@@ -238,9 +236,4 @@ TEST(test_tcp_store) {
     tn_store_free(other);
     tn_store_free(s);
     tn_store_server_free(server);
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

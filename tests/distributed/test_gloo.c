@@ -268,7 +268,7 @@ PLAIN_TEST(test_no_addresses) {
         size_t bytes = i == 0 ? strlen(given) : (size_t)(1 + i) * TN__ENDPOINT;
         assert_int_equal(tn_store_set(store, "gloo/at/1", given, bytes), TN_OK);
         assert_null(join_gloo(store, 0, 2, "127.0.0.1", 20, why));
-        assert_non_null(strstr(why, says[i]));
+        assert_contains(why, says[i]);
         tn_store_free(store);
     }
 }
@@ -278,8 +278,8 @@ PLAIN_TEST(test_interfaces) {
     char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
     assert_null(join_gloo(store, 0, 1, "nonexistent0", 5, why));
-    assert_non_null(strstr(why, "\"nonexistent0\""));
-    assert_non_null(strstr(why, "lo (127.0.0.1)"));
+    assert_contains(why, "\"nonexistent0\"");
+    assert_contains(why, "lo (127.0.0.1)");
     assert_null(join_gloo(store, 0, 1, "203.0.113.7", 5, why));
     static const char *const good[] = {"lo", "127.0.0.1", "127.0.0.2", NULL};
     for (int i = 0; i < 4; i++) {
@@ -328,10 +328,10 @@ PLAIN_TEST(test_ports) {
     tn_store *store = tn_memory_store();
     assert_null(join_gloo(store, 0, 3, "127.0.0.1", 5, why));
     snprintf(said, sizeof(said), "none of TERN_PORTS up to %d is free", first_port);
-    assert_non_null(strstr(why, said));
+    assert_contains(why, said);
     setenv("TERN_PORTS", "many", 1);
     assert_null(join_gloo(store, 0, 3, "127.0.0.1", 5, why));
-    assert_non_null(strstr(why, "TERN_PORTS is \"many\""));
+    assert_contains(why, "TERN_PORTS is \"many\"");
     unsetenv("TERN_PORTS");
     tn_store_free(store);
     close(listener);
@@ -374,7 +374,7 @@ PLAIN_TEST(test_public_addresses) {
 
 /* `argument` is "PLACE SECONDS": of the store, and the time limit of an operation. Reduces until
  * something fails; then prints the reason and how long it took. */
-static int reduce_forever(tn_group *world, const char *argument) {
+PLAIN_RANK(reduce_forever) {
     char why[TN_ENGINE_WHY] = "", path[512];
     double seconds;
     rank_assert(sscanf(argument, "%511s %lf", path, &seconds) == 2);
@@ -394,14 +394,12 @@ static int reduce_forever(tn_group *world, const char *argument) {
     return 0;
 }
 
-static const rank_entry bodies[] = {{"-reduce_forever", reduce_forever}};
-
 /* Starts three ranks and sends `signal` to rank 1. The others must fail, and at least one of them
  * must name rank 1. texts receives each one's reason, seconds how long its last operation took. */
 static void signal_rank_1(int signal, int timeout, double seconds[3], char texts[3][256]) {
     char argument[600];
     snprintf(argument, sizeof(argument), "%s %d", ranks_place(), timeout);
-    ranks_job job = ranks_start(3, "-reduce_forever", argument, NULL);
+    ranks_job job = ranks_start(3, "reduce_forever", argument, NULL);
     assert_true(ranks_await_output(&job, 1, "reducing", 30));
     kill(job.pid[1], signal);
     bool ended =
@@ -446,6 +444,6 @@ static int look_for_plugin(void **state) {
 }
 
 int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
+    ranks_main(argc, argv);
     return tests_run(look_for_plugin, NULL);
 }

@@ -80,119 +80,91 @@ TEST(test_time_out_names_the_missing_rank) {
     assert_contains(text, "TN_EPEER");
 }
 
-static void late_sender(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_time_out_names_the_sender, 2, TN_EPEER, "") {
     TN_SCOPE;
-    CHECK(tn_barrier(g) == TN_OK);
-    tn_group_set_timeout(g, 0.3);
-    if (tn_group_rank(g) == 0) {
-        tn_work_wait(tn_recv(g, tn_ones(TN_DIMS(4), TN_F32), 1), 0);
+    CHECK(tn_barrier(world) == TN_OK);
+    tn_group_set_timeout(world, 0.3);
+    if (tn_group_rank(world) == 0) {
+        tn_work_wait(tn_recv(world, tn_ones(TN_DIMS(4), TN_F32), 1), 0);
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "timed out waiting for rank 1 (") != NULL);
     }
-    stay_until_told(g);
+    stay_until_told(world);
 }
 
-TEST(test_time_out_names_the_sender) {
-    run_failing(2, late_sender, NULL, TN_EPEER);
-}
-
-static void impatient_wait(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_the_waits_own_time_out, 2, TN_EPEER, "") {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(4), TN_F32);
-    if (tn_group_rank(g) == 0) {
-        tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0.1);
+    if (tn_group_rank(world) == 0) {
+        tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0.1);
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "stopped waiting") != NULL);
     } else {
         usleep(400000);
-        tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0);
+        tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0);
         CHECK(tn_error() == TN_EPEER);
     }
 }
 
-TEST(test_the_waits_own_time_out) {
-    run_failing(2, impatient_wait, NULL, TN_EPEER);
-}
-
 /* Rank 1 has an error of its own and calls a collective: the others get an error, and the job's
  * error is rank 1's, not one that follows from it. */
-static void own_error(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_an_error_reaches_the_peers, 3, TN_ESHAPE, "add: ") {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(3), TN_F32);
-    if (tn_group_rank(g) == 1) {
+    if (tn_group_rank(world) == 1) {
         tn_add(t, tn_ones(TN_DIMS(4), TN_F32));
         CHECK(tn_error() == TN_ESHAPE);
     }
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK);
-    if (tn_group_rank(g) != 1) {
+    CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) != TN_OK);
+    if (tn_group_rank(world) != 1) {
         CHECK(tn_error() == TN_EPEER);
         CHECK(strstr(tn_error_message(), "rank 1 gave up") != NULL);
         CHECK(strstr(tn_error_message(), "add: ") != NULL);
     }
 }
 
-TEST(test_an_error_reaches_the_peers) {
-    assert_contains(run_failing(3, own_error, NULL, TN_ESHAPE), "add: ");
-}
-
-static void bad_arguments(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_a_refused_call_ends_the_peers, 2, TN_EDTYPE, "bool") {
     TN_SCOPE;
-    if (tn_group_rank(g) == 0) {
-        CHECK(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_BOOL), TN_SUM) == NULL);
+    if (tn_group_rank(world) == 0) {
+        CHECK(tn_all_reduce(world, tn_ones(TN_DIMS(2), TN_BOOL), TN_SUM) == NULL);
         CHECK(tn_error() == TN_EDTYPE);
     } else {
-        CHECK(tn_work_wait(tn_all_reduce(g, tn_ones(TN_DIMS(2), TN_F32), TN_SUM), 0) == TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(world, tn_ones(TN_DIMS(2), TN_F32), TN_SUM), 0) ==
+              TN_EPEER);
     }
 }
 
-TEST(test_a_refused_call_ends_the_peers) {
-    assert_contains(run_failing(2, bad_arguments, NULL, TN_EDTYPE), "bool");
-}
-
-static void leaves_early(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_a_rank_that_left, 3, TN_EPEER, "") {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
-    if (tn_group_rank(g) != 1) {
-        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
+    CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
+    if (tn_group_rank(world) != 1) {
+        CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "rank 1 has left the group after 1 operations") != NULL);
     }
 }
 
-TEST(test_a_rank_that_left) {
-    run_failing(3, leaves_early, NULL, TN_EPEER);
-}
-
-static void dead_stays_dead(tn_group *g, void *user) {
+RANKS_TEST(test_a_dead_group_stays_dead, 2, 1) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    tn_group_abort(g, "enough");
+    tn_group_abort(world, "enough");
     for (int i = 0; i < 2; i++) {
-        CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_EPEER);
+        CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "gave up: enough") != NULL);
-        CHECK(strstr(tn_error_message(), tn_group_engine(g)) != NULL);
+        CHECK(strstr(tn_error_message(), tn_group_engine(world)) != NULL);
         tn_error_clear();
     }
 }
 
-TEST(test_a_dead_group_stays_dead) {
-    run_ok(2, dead_stays_dead, NULL);
-    run_ok(1, dead_stays_dead, NULL);
-}
-
 /* An error of its own leaves a group of one rank as it was: no one waits there. */
-static void errs_alone(tn_group *g, void *user) {
+RANKS_TEST(test_one_rank_outlives_errors, 1) {
     TN_SCOPE;
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32);
-    CHECK(!tn_all_reduce(g, tn_cast(t, TN_BOOL), TN_SUM) && tn_error() == TN_EDTYPE);
-    CHECK(!tn_all_reduce(g, t, TN_SUM)); /* the error is pending */
-    CHECK(!tn_mesh_new(g, 1, (int[]){2}, (const char *[]){"dp"}));
+    CHECK(!tn_all_reduce(world, tn_cast(t, TN_BOOL), TN_SUM) && tn_error() == TN_EDTYPE);
+    CHECK(!tn_all_reduce(world, t, TN_SUM)); /* the error is pending */
+    CHECK(!tn_mesh_new(world, 1, (int[]){2}, (const char *[]){"dp"}));
     tn_error_clear();
-    CHECK(tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) == TN_OK);
-}
-
-TEST(test_one_rank_outlives_errors) {
-    run_ok(1, errs_alone, NULL);
+    CHECK(tn_work_wait(tn_all_reduce(world, t, TN_SUM), 0) == TN_OK);
 }
 
 /* ---- Groups that are gone -------------------------------------------------------------------- */
@@ -205,12 +177,9 @@ TEST(test_a_freed_group) {
     tn_group_free(g);
     tn_group_free(g);
     assert_error(TN_ESTATE, "group_free: the group was freed before");
-    assert_null(tn_all_reduce(g, t, TN_SUM));
-    assert_error(TN_ESTATE, "all_reduce: the group was freed before");
-    assert_int_equal(tn_barrier(g), TN_ESTATE);
-    assert_error(TN_ESTATE, "the group was freed before");
-    assert_null(tn_group_new(g, (int[]){0}, 1));
-    assert_error(TN_ESTATE, "group_new: the group was freed before");
+    assert_none(tn_all_reduce(g, t, TN_SUM), TN_ESTATE, "all_reduce: the group was freed before");
+    assert_fails(tn_barrier(g), TN_ESTATE, "the group was freed before");
+    assert_none(tn_group_new(g, (int[]){0}, 1), TN_ESTATE, "group_new: the group was freed before");
     assert_inert(tn_group_empty(g, TN_DIMS(2), TN_F32), TN_ESTATE, "the group was freed before");
     tn_group_set_timeout(g, 1);
     assert_error(TN_ESTATE, "the group was freed before");
@@ -245,16 +214,17 @@ TEST(test_the_world_is_the_librarys) {
 }
 
 TEST(test_ranks_beyond_reason) {
-    assert_int_equal(tn_local_run(1000000000, many_works, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "1000000000 ranks (1 to 1024)");
+    assert_fails(tn_local_run(1000000000, many_works, NULL), TN_EVALUE,
+                 "1000000000 ranks (1 to 1024)");
 }
 
 /* ---- Subgroups and barriers ------------------------------------------------------------------ */
 
-static void odd_and_even(tn_group *g, void *user) {
+RANKS_TEST(test_subgroups, 4) {
     TN_SCOPE;
-    int rank = tn_group_rank(g);
-    tn_group *odd = tn_group_new(g, (int[]){3, 1}, 2), *even = tn_group_new(g, (int[]){0, 2}, 2);
+    int rank = tn_group_rank(world);
+    tn_group *odd = tn_group_new(world, (int[]){3, 1}, 2),
+             *even = tn_group_new(world, (int[]){0, 2}, 2);
     CHECK(tn_group_rank(odd) == (rank % 2 ? rank / 2 : -1));
     CHECK(tn_group_world_rank(odd, 1) == 3);
     tn_group *mine = rank % 2 ? odd : even;
@@ -262,23 +232,18 @@ static void odd_and_even(tn_group *g, void *user) {
     CHECK(tn_work_wait(tn_all_reduce(mine, t, TN_SUM), 0) == TN_OK);
     CHECK(tn_item(t) == (rank % 2 ? 4 : 2));
     CHECK(tn_all_reduce(rank % 2 ? even : odd, t, TN_SUM) == NULL);
-    CHECK(tn_error() == TN_ESTATE);
-    tn_error_clear();
+    CHECK(failed_with(TN_ESTATE, ""));
     tn_group_free(odd);
     tn_group_free(even);
-    CHECK(tn_barrier(g) == TN_OK);
-}
-
-TEST(test_subgroups) {
-    run_ok(4, odd_and_even, NULL);
+    CHECK(tn_barrier(world) == TN_OK);
 }
 
 /* Rank 1 stays away. Rank 2, which waits for rank 3, which waits for rank 1, names rank 1; and each
  * says which ranks its group has. */
-static void waits_in_another(tn_group *g, void *user) {
+RANKS_TEST(test_waiting_in_another, 4) {
     TN_SCOPE;
-    int rank = tn_group_rank(g);
-    tn_mesh *mesh = tn_mesh_new(g, 2, (int[]){2, 2}, (const char *const[]){"rows", "columns"});
+    int rank = tn_group_rank(world);
+    tn_mesh *mesh = tn_mesh_new(world, 2, (int[]){2, 2}, (const char *const[]){"rows", "columns"});
     tn_group *row = tn_mesh_group(mesh, "columns"), *column = tn_mesh_group(mesh, "rows");
     tn_group_set_timeout(row, 0.3);
     tn_group_set_timeout(column, 0.3);
@@ -290,19 +255,15 @@ static void waits_in_another(tn_group *g, void *user) {
                                                   : "rank 1 of 2 (world ranks 1, 3): "));
         tn_error_clear();
     }
-    stay_until_told(g);
+    stay_until_told(world);
     tn_mesh_free(mesh);
-}
-
-TEST(test_waiting_in_another) {
-    run_ok(4, waits_in_another, NULL);
 }
 
 /* Ranks 0 and 1, 1 and 2, 2 and 3 are groups. Rank 0 gives up, and each passes on why: rank 3 hears
  * of the group where it began, and of none between. */
-static void passes_on(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    tn_group *pair = tn_group_split(g, rank / 2), *next = tn_group_split(g, (rank + 1) / 2);
+RANKS_TEST(test_passing_on, 4) {
+    int rank = tn_group_rank(world);
+    tn_group *pair = tn_group_split(world, rank / 2), *next = tn_group_split(world, (rank + 1) / 2);
     tn_group *from = rank % 2 ? pair : next, *to = rank % 2 ? next : pair;
     if (rank > 0) { CHECK(tn_barrier(from) == TN_EPEER); }
     char says[1024];
@@ -313,32 +274,23 @@ static void passes_on(tn_group *g, void *user) {
     CHECK(rank != 2 || strstr(says, "group world/1.1 (local), rank 1 of 2 (world ranks 1, 2): "));
     CHECK(rank != 3 || !strstr(says, "world/1.1"));
     CHECK(rank == 0 || strstr(says, "rank 0 gave up: enough"));
-    CHECK(tn_barrier(g) == TN_OK);
+    CHECK(tn_barrier(world) == TN_OK);
     tn_group_free(pair);
     tn_group_free(next);
 }
 
-TEST(test_passing_on) {
-    run_ok(4, passes_on, NULL);
-}
-
 /* Of many members the first and the last are named. */
-static void has_many_members(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    tn_group *mine = tn_group_split(g, rank / 10);
+RANKS_TEST(test_many_members, 20) {
+    int rank = tn_group_rank(world);
+    tn_group *mine = tn_group_split(world, rank / 10);
     if (rank == 19) {
         tn_group_abort(mine, "enough");
     } else if (rank == 18) {
-        CHECK(tn_barrier(mine) == TN_EPEER);
-        CHECK(strstr(tn_error_message(), "(world ranks 10, 11, 12, 13, 14, 15, 16, ..., 19): "));
-        tn_error_clear();
+        CHECK(tn_barrier(mine) == TN_EPEER &&
+              failed_with(TN_EPEER, "(world ranks 10, 11, 12, 13, 14, 15, 16, ..., 19): "));
     }
-    CHECK(tn_barrier(g) == TN_OK);
+    CHECK(tn_barrier(world) == TN_OK);
     tn_group_free(mine);
-}
-
-TEST(test_many_members) {
-    run_ok(20, has_many_members, NULL);
 }
 
 /* Three groups and a rank in none, with one exchange; and once more, which makes new groups. */
@@ -366,8 +318,7 @@ static void split_by_colour(tn_group *g, void *user) {
 
 TEST(test_split) {
     run_ok(5, split_by_colour, NULL);
-    assert_null(tn_group_split(NULL, 0));
-    assert_error(TN_EVALUE, "group_split: the parent is NULL");
+    assert_none(tn_group_split(NULL, 0), TN_EVALUE, "group_split: the parent is NULL");
 }
 
 /* If a rank has an error, or makes another call meanwhile, that is an error on all. */
@@ -386,53 +337,35 @@ static void split_badly(tn_group *g, void *user) {
 }
 
 TEST(test_split_fails_on_all) {
-    assert_non_null(strstr(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]"));
+    assert_contains(run_failing(3, split_badly, NULL, TN_EMISMATCH), "all_gather i32 [1]");
     run_failing(3, split_badly, "raise", TN_EVALUE);
 }
 
 /* All ranks learn of it at once. */
-static void different_lists(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    CHECK(tn_group_new(g, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL);
-    CHECK(tn_error() == TN_EMISMATCH);
-    CHECK(strstr(tn_error_message(), " 0 1") != NULL && strstr(tn_error_message(), " 0 2") != NULL);
-    tn_error_clear();
-    CHECK(tn_group_new(g, (int[]){0, rank == 1 ? 9 : 1}, 2) == NULL);
-    CHECK(tn_error() == TN_EINDEX);
-    CHECK(strstr(tn_error_message(), "rank 9, but group world has ranks 0 … 2") != NULL);
-    tn_error_clear();
-    CHECK(tn_group_new(g, (int[]){0, 1, 2, 9, 9}, 5) == NULL && tn_error() == TN_EINDEX);
-    tn_error_clear();
-    CHECK(tn_barrier(g) == TN_OK);
+RANKS_TEST(test_subgroups_of_different_ranks, 3) {
+    int rank = tn_group_rank(world);
+    CHECK(tn_group_new(world, (int[]){0, rank == 2 ? 2 : 1}, 2) == NULL &&
+          strstr(tn_error_message(), " 0 1") && failed_with(TN_EMISMATCH, " 0 2"));
+    CHECK(tn_group_new(world, (int[]){0, rank == 1 ? 9 : 1}, 2) == NULL &&
+          failed_with(TN_EINDEX, "rank 9, but group world has ranks 0 … 2"));
+    CHECK(tn_group_new(world, (int[]){0, 1, 2, 9, 9}, 5) == NULL && failed_with(TN_EINDEX, ""));
+    CHECK(tn_barrier(world) == TN_OK);
 }
 
-TEST(test_subgroups_of_different_ranks) {
-    run_ok(3, different_lists, NULL);
-}
-
-static void monitored_barrier(tn_group *g, void *user) {
-    CHECK(tn_monitored_barrier(g, 5) == TN_OK);
-    if (tn_group_rank(g) != 1) {
-        CHECK(tn_monitored_barrier(g, 0.2) == TN_EPEER);
+RANKS_TEST_FAILS(test_monitored_barrier_names_who_is_missing, 3, TN_EPEER, "") {
+    CHECK(tn_monitored_barrier(world, 5) == TN_OK);
+    if (tn_group_rank(world) != 1) {
+        CHECK(tn_monitored_barrier(world, 0.2) == TN_EPEER);
         CHECK(strstr(tn_error_message(), "missing after 0.2 s: rank 1") != NULL);
         CHECK(strstr(tn_error_message(), "rank 1 2") == NULL);
     }
 }
 
 /* A rank that comes late learns that the others have given up. */
-static void late_at_barrier(tn_group *g, void *user) {
-    if (tn_group_rank(g) == 1) { usleep(400000); }
-    CHECK(tn_monitored_barrier(g, tn_group_rank(g) == 1 ? 5 : 0.1) == TN_EPEER);
-    CHECK(strstr(tn_error_message(), "rank 1") != NULL);
-    tn_error_clear();
-}
-
-TEST(test_late_at_a_monitored_barrier) {
-    run_ok(3, late_at_barrier, NULL);
-}
-
-TEST(test_monitored_barrier_names_who_is_missing) {
-    run_failing(3, monitored_barrier, NULL, TN_EPEER);
+RANKS_TEST(test_late_at_a_monitored_barrier, 3) {
+    if (tn_group_rank(world) == 1) { usleep(400000); }
+    CHECK(tn_monitored_barrier(world, tn_group_rank(world) == 1 ? 5 : 0.1) == TN_EPEER &&
+          failed_with(TN_EPEER, "rank 1"));
 }
 
 /* ---- One rank, and means --------------------------------------------------------------------- */
@@ -450,27 +383,19 @@ TEST(test_null_is_one_rank) {
     assert_true(tn_group_mean(NULL, 6, 4) == 1.5);
     assert_true(isnan(tn_group_mean(NULL, 6, 0)));
     tn_group_set_timeout(NULL, INFINITY);
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
+    assert_error(TN_EVALUE, "");
     static const tn_reduction none[] = {TN_NONE, TN_ANY, TN_ALL, TN_SUM_SQUARES, (tn_reduction)99};
     for (int i = 0; i < 5; i++) {
         assert_null(tn_all_reduce(NULL, t, none[i]));
-        assert_int_equal(tn_error(), TN_EVALUE);
-        assert_non_null(strstr(tn_error_message(), "TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN"));
-        tn_error_clear();
+        assert_error(TN_EVALUE, "TN_SUM, TN_MEAN, TN_PRODUCT, TN_MIN");
     }
     tn_work_wait(tn_broadcast(NULL, t, 1), 0);
-    assert_int_equal(tn_error(), TN_EINDEX);
-    tn_error_clear();
+    assert_error(TN_EINDEX, "");
 }
 
-static void global_mean(tn_group *g, void *user) {
-    int rank = tn_group_rank(g);
-    CHECK(tn_group_mean(g, 10.0 * rank, 1 + rank) == 30.0 / 6);
-}
-
-TEST(test_mean_over_the_global_count) {
-    run_ok(3, global_mean, NULL);
+RANKS_TEST(test_mean_over_the_global_count, 3) {
+    int rank = tn_group_rank(world);
+    CHECK(tn_group_mean(world, 10.0 * rank, 1 + rank) == 30.0 / 6);
 }
 
 /* The file appears after a while, since a thread writes it. */
@@ -504,6 +429,5 @@ TEST(test_trace) {
     assert_contains(text, "\"name\": \"a \\\"b\\\" \\\\  \"");
     assert_contains(text, "\"name\": \"all_reduce f32 [49] sum\"");
     assert_int_equal(text[0], '[');
-    assert_int_equal(tn_flight_trace("/nowhere/at/all"), TN_EIO);
-    tn_error_clear();
+    assert_fails(tn_flight_trace("/nowhere/at/all"), TN_EIO, "");
 }

@@ -21,7 +21,7 @@
 /* ---- What ranks run -------------------------------------------------------------------------- */
 
 /* All ranks are there: each sees every other's key in the world's store. */
-static int meet_others(tn_group *world, const char *argument) {
+RANK(meet_others) {
     char key[32];
     void *data;
     int rank = tn_group_rank(world), ranks = tn_group_size(world);
@@ -45,7 +45,7 @@ static int meet_others(tn_group *world, const char *argument) {
 }
 
 /* With options: "tcp://…", or "shm" for the engine. */
-static int meet_with_options(tn_group *none, const char *argument) {
+PLAIN_RANK(meet_with_options) {
     tn_dist_options o = tn_dist_defaults();
     if (strcmp(argument, "shm") == 0) {
         o.engine = "shm";
@@ -76,7 +76,7 @@ static int meet_with_options(tn_group *none, const char *argument) {
 
 /* While the ranks are together: whether a stranger who knows everything public, but no secret,
  * would be let in. `argument`: "open" or "closed". */
-static int try_guess(tn_group *world, const char *argument) {
+RANK(try_guess) {
     char guess[128], why[TN_STORE_WHY];
     const char *host = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
     snprintf(guess, sizeof(guess), "tern env  %s %s", host, port);
@@ -87,7 +87,7 @@ static int try_guess(tn_group *world, const char *argument) {
 }
 
 /* While the ranks are together: what answers at MASTER_PORT only relays what their store says. */
-static int try_relay(tn_group *world, const char *argument) {
+RANK(try_relay) {
     char why[TN_STORE_WHY];
     tn__dialed found = tn__tcp_probe(getenv("MASTER_ADDR"), atoi(getenv("MASTER_PORT")),
                                      getenv("TERN_TOKEN"), tn__now() + 20, why);
@@ -98,7 +98,7 @@ static int try_relay(tn_group *world, const char *argument) {
 
 /* Sums of many products, of as many rows as each kind of kernel wants, have the same bits on all
  * ranks. `argument`: the level of all of them; it is in use. */
-static int same_bits(tn_group *world, const char *argument) {
+RANK(same_bits) {
     TN_SCOPE;
     tn_seed(1);
     for (int64_t rows = 1; rows <= 64; rows *= 4) {
@@ -116,7 +116,7 @@ static int same_bits(tn_group *world, const char *argument) {
 }
 
 /* Exits without tn_dist_finish. */
-static int vanish_unfinished(tn_group *world, const char *argument) {
+RANK(vanish_unfinished) {
     fflush(stdout);
     if (tn_group_rank(world) == atoi(argument)) { raise(SIGKILL); }
     return 0;
@@ -178,10 +178,7 @@ PLAIN_TEST(test_several) {
         assert_contains(tn_error_message(), parts[i]);
     }
     tn_error_clear();
-    tn_dist_options o = tn_dist_defaults();
-    o.rank = 0;
-    o.ranks = 1;
-    assert_non_null(tn_dist_init(o));
+    assert_non_null(tn_dist_init(TN_WITH(tn_dist, .rank = 0, .ranks = 1)));
     tn_dist_finish();
     setenv("RANK", "0", 1);
     setenv("WORLD_SIZE", "1", 1);
@@ -199,7 +196,7 @@ PLAIN_TEST(test_batch_script) {
     static const char *const jobs[] = {"SLURM_NTASKS=4", "SLURM_JOB_NUM_NODES=2"};
     for (size_t i = 0; i < 2; i++) {
         for (int silent = 0; silent < 2; silent++) {
-            ranks_result r = ranks_run(1, "meet", "",
+            ranks_result r = ranks_run(1, "meet_others", "",
                                        ENV("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE",
                                            silent ? "TERN_LOG=error" : "TERN_LOG", jobs[i]),
                                        60);
@@ -213,8 +210,9 @@ PLAIN_TEST(test_batch_script) {
 }
 
 PLAIN_TEST(test_environment) {
-    pass_with(1, "meet", "", NULL);
-    ranks_result r = ranks_run(3, "meet", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
+    pass_with(1, "meet_others", "", NULL);
+    ranks_result r =
+        ranks_run(3, "meet_others", "2", ENV("TERN_RESTART_COUNT=4", "TERN_TIMEOUT=30"), 60);
     assert_true(ranks_ok(&r));
     assert_says(&r, 0, "rank 0 of 3, local 0, shm, restarts 4, threads 1");
     assert_says(&r, 2, "rank 2 of 3, local 2, shm, restarts 4, threads 1");
@@ -223,8 +221,8 @@ PLAIN_TEST(test_environment) {
 
 /* Without the variables for them: local ranks come from the hosts, threads from the cores. */
 PLAIN_TEST(test_derived) {
-    ranks_result r =
-        ranks_run(2, "meet", "", ENV("LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"), 60);
+    ranks_result r = ranks_run(2, "meet_others", "",
+                               ENV("LOCAL_RANK", "LOCAL_WORLD_SIZE", "OMP_NUM_THREADS"), 60);
     assert_true(ranks_ok(&r));
     char text[64];
     cpu_set_t cpus;
@@ -236,7 +234,7 @@ PLAIN_TEST(test_derived) {
 }
 
 PLAIN_TEST(test_pseudo_hosts) {
-    ranks_result r = ranks_run(3, "-options", "shm",
+    ranks_result r = ranks_run(3, "meet_with_options", "shm",
                                ENV("0:TERN_HOST=a", "1:TERN_HOST=b b", "2:TERN_HOST=b b",
                                    "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
                                60);
@@ -256,7 +254,7 @@ PLAIN_TEST(test_tcp) {
                                "0:TEST_RANK=0", "1:TEST_RANK=1",
                                "2:TEST_RANK=2", NULL};
     snprintf(init, sizeof(init), "tcp://127.0.0.1:%d", ranks_free_port());
-    pass_with(3, "-options", init, env);
+    pass_with(3, "meet_with_options", init, env);
 }
 
 /* Rank 0 cannot have MASTER_PORT: something that is not part of this job listens there. */
@@ -265,15 +263,15 @@ PLAIN_TEST(test_port_taken) {
     int port = 0, fd = tn__net_listen("127.0.0.1", &port, why);
     assert_true(fd >= 0);
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
-    pass_with(2, "meet", "", ENV(port_text, "TORCHELASTIC_RUN_ID=none", taken));
+    pass_with(2, "meet_others", "", ENV(port_text, "TORCHELASTIC_RUN_ID=none", taken));
     struct pollfd knocked = {.fd = fd, .events = POLLIN};
     assert_int_equal(poll(&knocked, 1, 0), 0); /* torchrun's store may choke on our hello */
-    pass_with(2, "meet", "", ENV(port_text));
+    pass_with(2, "meet_others", "", ENV(port_text));
     close(fd);
 
     tn_store_server *other = tn_store_serve("127.0.0.1", port, "another job's token");
     assert_non_null(other);
-    pass_with(2, "meet", "", ENV(port_text));
+    pass_with(2, "meet_others", "", ENV(port_text));
     tn_store_server_free(other);
 }
 
@@ -284,7 +282,7 @@ PLAIN_TEST(test_relay) {
     char port_text[32];
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", port);
     relay *r = relay_start(port, port + 1, 16);
-    pass_with(3, "relay", "", ENV(port_text));
+    pass_with(3, "try_relay", "", ENV(port_text));
     relay_result said = relay_end(r);
     assert_true(said.connections >= 3);
     assert_int_equal(said.most, 24);
@@ -309,7 +307,7 @@ PLAIN_TEST(test_squatters) {
     }
     freeaddrinfo(at);
     snprintf(port_text, sizeof(port_text), "MASTER_PORT=%d", first);
-    pass_with(2, "meet", "", ENV(port_text));
+    pass_with(2, "meet_others", "", ENV(port_text));
     for (int i = 0; i < SQUATTERS; i++) {
         close(fd[i]);
     }
@@ -324,7 +322,7 @@ PLAIN_TEST(test_agent) {
     tn_store_server *server = tn_store_serve("127.0.0.1", 0, "token");
     snprintf(port, sizeof(port), "MASTER_PORT=%d", tn_store_server_port(server));
     for (int attempt = 0; attempt < 2; attempt++) {
-        pass_with(3, "meet", "0",
+        pass_with(3, "meet_others", "0",
                   ENV(port, "TERN_STORE=agent", "TERN_TOKEN=token",
                       attempt ? "TERN_RESTART_COUNT=1" : "TERN_RESTART_COUNT=0"));
     }
@@ -337,7 +335,7 @@ PLAIN_TEST(test_agent) {
 
 /* Ranks without a token; `says`: what rank 0 prints, NULL: nothing. */
 static void meet_without_token(const char *guess, const char *const *extra, const char *says) {
-    ranks_result r = ranks_run(2, "guess", guess, extra, 60);
+    ranks_result r = ranks_run(2, "try_guess", guess, extra, 60);
     assert_true(ranks_ok(&r));
     if (says) {
         assert_says(&r, 0, WARNING);
@@ -371,7 +369,7 @@ PLAIN_TEST(test_guessable) {
                        "neither XDG_CONFIG_HOME");
     meet_without_token("open", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", "TERN_LOG=warn"),
                        "TERN_TOKEN_FILE");
-    ranks_result r = ranks_run(2, "guess", "open",
+    ranks_result r = ranks_run(2, "try_guess", "open",
                                ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", "TERN_LOG=error"), 60);
     assert_true(ranks_ok(&r));
     assert_string_equal(r.output[0], ""); /* as TERN_LOG asks */
@@ -387,7 +385,7 @@ PLAIN_TEST(test_token_file) {
     meet_without_token("closed", ENV("TERN_TOKEN", "HOME", "XDG_CONFIG_HOME", file), NULL);
     meet_without_token("closed", ENV(file), NULL); /* TERN_TOKEN comes first */
     assert_int_equal(chmod(path, 0640), 0);
-    ranks_result r = ranks_run(2, "guess", "closed", ENV("TERN_TOKEN", file), 60);
+    ranks_result r = ranks_run(2, "try_guess", "closed", ENV("TERN_TOKEN", file), 60);
     for (int rank = 0; rank < 2; rank++) {
         assert_true(WIFEXITED(r.status[rank]) && WEXITSTATUS(r.status[rank]) == 1);
         assert_says(&r, rank, "TERN_TOKEN_FILE: others can access");
@@ -404,7 +402,7 @@ PLAIN_TEST(test_missing) {
     snprintf(other, sizeof(other), "1:MASTER_PORT=%d", ranks_free_port());
     char third[32];
     snprintf(third, sizeof(third), "3:%s", other + 2);
-    ranks_result r = ranks_run(4, "meet", "", ENV("TERN_TIMEOUT=1.5", other, third), 60);
+    ranks_result r = ranks_run(4, "meet_others", "", ENV("TERN_TIMEOUT=1.5", other, third), 60);
     assert_false(r.timed_out);
     assert_true(r.seconds < 25);
     for (int rank = 0; rank < 4; rank++) {
@@ -418,8 +416,9 @@ PLAIN_TEST(test_missing) {
 
 /* The timeout holds for any number of ranks: a check of each would take most of a minute. */
 PLAIN_TEST(test_very_many) {
-    ranks_result r = ranks_run(
-        1, "meet", "", ENV("WORLD_SIZE=1048576", "LOCAL_WORLD_SIZE", "TERN_TIMEOUT=0.5"), 300);
+    ranks_result r =
+        ranks_run(1, "meet_others", "",
+                  ENV("WORLD_SIZE=1048576", "LOCAL_WORLD_SIZE", "TERN_TIMEOUT=0.5"), 300);
     assert_says(&r, 0, "ranks 1-");
     assert_says(&r, 0, "of 1048576 have not arrived within ");
     assert_says(&r, 0, "were not checked");
@@ -427,20 +426,20 @@ PLAIN_TEST(test_very_many) {
 }
 
 PLAIN_TEST(test_disagreement) {
-    ranks_result r = ranks_run(3, "meet", "", ENV("TERN_TIMEOUT=3", "2:RANK=1"), 60);
+    ranks_result r = ranks_run(3, "meet_others", "", ENV("TERN_TIMEOUT=3", "2:RANK=1"), 60);
     assert_false(r.timed_out || r.status[1] == r.status[0] + r.status[2]);
     bool first = strstr(r.output[1], "two processes have rank 1") != NULL;
     assert_says(&r, first ? 1 : 2, "two processes have rank 1");
     ranks_free(&r);
 
-    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=3", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"),
-                  60);
+    r = ranks_run(2, "meet_others", "",
+                  ENV("TERN_TIMEOUT=3", "1:WORLD_SIZE=5", "1:LOCAL_WORLD_SIZE=5"), 60);
     assert_false(r.timed_out);
     assert_says(&r, 0, "is one of 5 ranks, but here there are 2");
     assert_says(&r, 1, "is one of 5 ranks, but here there are 2");
     ranks_free(&r);
 
-    r = ranks_run(2, "meet", "", ENV("TERN_TIMEOUT=3", "RANK=0", "LOCAL_RANK=0"), 60);
+    r = ranks_run(2, "meet_others", "", ENV("TERN_TIMEOUT=3", "RANK=0", "LOCAL_RANK=0"), 60);
     assert_false(r.timed_out);
     bool second = strstr(r.output[1], "another process is rank 0") != NULL;
     assert_says(&r, second ? 1 : 0, "another process is rank 0");
@@ -460,7 +459,7 @@ PLAIN_TEST(test_levels) {
             char variable[64], name[32];
             snprintf(variable, sizeof(variable), "%d:TERN_CPU=%s", rank, level);
             snprintf(name, sizeof(name), "%s%s", lowest ? "ref" : "cpu-", lowest ? "" : level);
-            ranks_result r = ranks_run(3, "levels", name, ENV("TERN_CPU", variable), 60);
+            ranks_result r = ranks_run(3, "same_bits", name, ENV("TERN_CPU", variable), 60);
             assert_true(ranks_ok(&r));
             for (int i = 0; i < 3; i++) {
                 bool says = strstr(r.output[i], "all ranks compute at ") != NULL;
@@ -512,7 +511,7 @@ PLAIN_TEST(test_kinds) {
 
 /* A rank that dies delays rank 0's exit only briefly. */
 PLAIN_TEST(test_death) {
-    ranks_result r = ranks_run(3, "vanish", "1", ENV("TERN_TIMEOUT=20"), 60);
+    ranks_result r = ranks_run(3, "vanish_unfinished", "1", ENV("TERN_TIMEOUT=20"), 60);
     assert_false(r.timed_out);
     assert_true(WIFSIGNALED(r.status[1]) && r.status[2] == 0 && r.seconds < 30);
     ranks_free(&r);
@@ -524,7 +523,7 @@ PLAIN_TEST(test_arguments) {
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         o.init = bad[i];
         assert_null(tn_dist_init(o));
-        assert_non_null(strstr(tn_error_message(), "init is \""));
+        assert_contains(tn_error_message(), "init is \"");
         tn_error_clear();
     }
     static const char *const bad_tcp[] = {"tcp://",        "tcp://a",     "tcp://:1",  "tcp://a:0",
@@ -535,22 +534,20 @@ PLAIN_TEST(test_arguments) {
     for (size_t i = 0; i < sizeof(bad_tcp) / sizeof(*bad_tcp); i++) {
         o.init = bad_tcp[i];
         assert_null(tn_dist_init(o));
-        assert_non_null(strstr(tn_error_message(), "tcp://HOST:PORT"));
+        assert_contains(tn_error_message(), "tcp://HOST:PORT");
         tn_error_clear();
     }
     o = tn_dist_defaults();
     o.init = "tcp://localhost:1";
     assert_null(tn_dist_init(o));
-    assert_non_null(strstr(tn_error_message(), "which rank this is"));
+    assert_contains(tn_error_message(), "which rank this is");
     tn_error_clear();
     static const struct { int rank, ranks; } places[] = {{0, -1}, {-1, 2}, {2, 2}, {0, 0}};
     for (int i = 0; i < 4; i++) {
         o = tn_dist_defaults();
         o.rank = places[i].rank;
         o.ranks = places[i].ranks;
-        assert_null(tn_dist_init(o));
-        assert_int_equal(tn_error(), TN_EVALUE);
-        tn_error_clear();
+        assert_none(tn_dist_init(o), TN_EVALUE, "");
     }
     o = tn_dist_defaults();
     o.timeout = 0;
@@ -559,13 +556,4 @@ PLAIN_TEST(test_arguments) {
     assert_null(tn_dist_init(tn_dist_defaults())); /* an error is pending */
     tn_error_clear();
     assert_null(tn_world());
-}
-
-static const rank_entry bodies[] = {{"meet", meet_others}, {"-options", meet_with_options},
-                                    {"guess", try_guess},  {"relay", try_relay},
-                                    {"levels", same_bits}, {"vanish", vanish_unfinished}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 6);
-    return tests_run(NULL, NULL);
 }

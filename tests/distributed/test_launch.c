@@ -154,7 +154,7 @@ static void await_launches(diary *d, int n) {
 /* ---- Order ----------------------------------------------------------------------------------- */
 
 /* Whichever of the groups' threads is faster, what was issued first is launched first. */
-static void launch_in_order(tn_group *world, void *user) {
+RANKS_TEST(test_the_order_of_issue_is_the_order_of_launch, 2) {
     TN_SCOPE;
     stage s;
     tn_work *works[MOST];
@@ -177,15 +177,11 @@ static void launch_in_order(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-TEST(test_the_order_of_issue_is_the_order_of_launch) {
-    run_ok(2, launch_in_order, NULL);
-}
-
 /* ---- Depth ----------------------------------------------------------------------------------- */
 
 /* No operation is over before all have been launched; memory is allocated when none is under
  * way. */
-static void launch_ahead(tn_group *world, void *user) {
+RANKS_TEST(test_the_next_is_launched_before_the_last_is_over, 2) {
     enum { N = 20 };
     TN_SCOPE;
     stage s;
@@ -205,13 +201,9 @@ static void launch_ahead(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-TEST(test_the_next_is_launched_before_the_last_is_over) {
-    run_ok(2, launch_ahead, NULL);
-}
-
 /* An operation's deadline starts when the operations before it are over, not when it is
  * launched. */
-static void count_deadlines(tn_group *world, void *user) {
+RANKS_TEST(test_a_deadline_begins_when_the_others_are_over, 2) {
     TN_SCOPE;
     stage s;
     tn_work *works[3];
@@ -231,14 +223,10 @@ static void count_deadlines(tn_group *world, void *user) {
     clear_stage(&s);
 }
 
-TEST(test_a_deadline_begins_when_the_others_are_over) {
-    run_ok(2, count_deadlines, NULL);
-}
-
 /* ---- Failure --------------------------------------------------------------------------------- */
 
 /* One operation fails: so do those under way and those that wait; the other groups continue. */
-static void fail_midway(tn_group *world, void *user) {
+RANKS_TEST(test_a_failure_ends_what_is_under_way, 2) {
     enum { N = 6 };
     TN_SCOPE;
     stage s;
@@ -253,17 +241,12 @@ static void fail_midway(tn_group *world, void *user) {
     close_diary(&s.diary, false);
     CHECK(tn_work_wait(works[0], 0) == TN_OK);
     for (int i = 1; i < N; i++) {
-        CHECK(tn_work_wait(works[i], 0) == TN_EPEER);
-        CHECK(strstr(tn_error_message(), "operation 2, all_reduce f32 [1] sum: it broke") != NULL);
-        tn_error_clear();
+        CHECK(tn_work_wait(works[i], 0) == TN_EPEER &&
+              failed_with(TN_EPEER, "operation 2, all_reduce f32 [1] sum: it broke"));
     }
     for (int i = 0; i < N; i++) {
         CHECK(tn_work_wait(others[i], 0) == TN_OK);
     }
     CHECK(s.engines[1].launched == N);
     clear_stage(&s);
-}
-
-TEST(test_a_failure_ends_what_is_under_way) {
-    run_ok(2, fail_midway, NULL);
 }

@@ -6,21 +6,18 @@ import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 # pylint: disable=wrong-import-position
-from launch import Skip, environment, free_port, holds, main, need, same, test
+from launch import Skip, complete, environment, free_port, holds, main, need, same, test
 from slurm import Slurm
 
 PROGRAM = os.path.join(os.environ.get("TERN_TEST_BIN", "build/test/tests"), "rank_program")
-LIMIT = 60
 
 
 def ranks(command, count, local=None, guessable=False, **variables):
     """Runs the command, and checks that its output has the lines of `count` ranks. `guessable`: whether it also warns that the job
     has no secret."""
     env = environment(OMP_NUM_THREADS="1", TERN_TIMEOUT="20", **variables)
-    p = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-                       timeout=LIMIT, check=False)
-    said = p.stdout.decode("utf-8", "replace")
-    same(p.returncode, 0, said)
+    done = complete(*command, env=env, stdin=subprocess.DEVNULL)
+    said = (done.stdout + done.stderr).decode("utf-8", "replace")
     local = local or list(range(count))
     total = count * (count + 1) // 2
     same("this job has no secret" in said, guessable, said)

@@ -53,7 +53,7 @@ PLAIN_TEST(test_lines) {
         for (int d = 0; d < shapes[i].n; d++) {
             ranks *= shapes[i].sizes[d];
         }
-        assert_int_equal(tn_local_run(ranks, sum_along_lines, &shapes[i]), TN_OK);
+        run_ok(ranks, sum_along_lines, &shapes[i]);
     }
     assert_int_equal(failures, 0);
     sum_along_lines(NULL, &(shape){2, {1, 1}}); /* one rank */
@@ -62,12 +62,12 @@ PLAIN_TEST(test_lines) {
 
 /* A product of dimensions, named in any order, is one group: the ranks that differ in these
  * dimensions only, in the parent's order. The product of all dimensions has the parent's ranks. */
-static void group_products(tn_group *g, void *user) {
+RANKS_TEST(test_products, 8) {
     static const int sizes[] = {2, 2, 2};
     static const char *const called[] = {"replicate", "shard", "tp"};
-    tn_mesh *m = tn_mesh_new(g, 3, sizes, called);
-    int me = tn_group_rank(g), tp = me % 2, replicate = me / 4;
-    CHECK(m && g->sequence == 3); /* one exchange per dimension, not one per line */
+    tn_mesh *m = tn_mesh_new(world, 3, sizes, called);
+    int me = tn_group_rank(world), tp = me % 2, replicate = me / 4;
+    CHECK(m && world->sequence == 3); /* one exchange per dimension, not one per line */
     tn_group *data = tn_mesh_group(m, "replicate shard"), *outer = tn_mesh_group(m, "tp replicate");
     CHECK(tn_group_size(data) == 4 && tn_group_rank(data) == me / 2);
     CHECK(tn_group_size(outer) == 4 && tn_group_rank(outer) == 2 * replicate + tp);
@@ -75,7 +75,7 @@ static void group_products(tn_group *g, void *user) {
         CHECK(tn_group_world_rank(data, r) == 2 * r + tp);
         CHECK(tn_group_world_rank(outer, r) == 4 * (r / 2) + me % 4 / 2 * 2 + r % 2);
     }
-    CHECK(tn_mesh_group(m, "shard replicate") == data && g->sequence == 5);
+    CHECK(tn_mesh_group(m, "shard replicate") == data && world->sequence == 5);
     CHECK(tn_mesh_rank(m, "shard replicate") == tn_group_rank(data));
     CHECK(tn_mesh_rank(m, "replicate tp") == tn_group_rank(outer));
     CHECK(tn_group_rank(tn_mesh_group(m, "tp shard replicate")) == me);
@@ -83,13 +83,8 @@ static void group_products(tn_group *g, void *user) {
     tn_mesh_free(m);
 }
 
-PLAIN_TEST(test_products) {
-    run_ok(8, group_products, NULL);
-}
-
 static void expect_refused(int n, const int *sizes, const char *const *given, const char *text) {
-    assert_null(tn_mesh_new(NULL, n, sizes, given));
-    assert_error(TN_EVALUE, text);
+    assert_none(tn_mesh_new(NULL, n, sizes, given), TN_EVALUE, text);
 }
 
 PLAIN_TEST(test_mistakes) {
@@ -113,38 +108,24 @@ PLAIN_TEST(test_names) {
     assert_non_null(m);
     assert_int_equal(tn_mesh_rank(m, "dp"), 0);
     assert_int_equal(tn_mesh_rank(m, "tp"), -1);
-    assert_non_null(strstr(tn_error_message(), "\"tp\"; there are pp dp"));
+    assert_contains(tn_error_message(), "\"tp\"; there are pp dp");
     tn_error_clear();
-    assert_null(tn_mesh_group(m, "cp"));
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
-    assert_null(tn_mesh_group(m, "pp pp"));
-    assert_error(TN_EVALUE, "the dimension pp is named twice");
-    assert_null(tn_mesh_group(m, "pp "));
-    assert_error(TN_EVALUE, "no dimension is called \"\"");
+    assert_none(tn_mesh_group(m, "cp"), TN_EVALUE, "");
+    assert_none(tn_mesh_group(m, "pp pp"), TN_EVALUE, "the dimension pp is named twice");
+    assert_none(tn_mesh_group(m, "pp "), TN_EVALUE, "no dimension is called \"\"");
     assert_null(tn_mesh_group(m, "pp dp")); /* like every group of a mesh of one rank */
     assert_int_equal(tn_mesh_rank(m, "pp dp"), 0);
     assert_int_equal(tn_error(), TN_OK);
-    assert_null(tn_mesh_group(NULL, "dp"));
-    assert_int_equal(tn_error(), TN_EVALUE);
-    tn_error_clear();
+    assert_none(tn_mesh_group(NULL, "dp"), TN_EVALUE, "");
     assert_int_equal(tn_mesh_rank(m, NULL), -1);
     tn_error_clear();
     tn_mesh_free(m);
     tn_mesh_free(NULL);
 }
 
-static void divide_unevenly(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_wrong_product, 3, TN_EVALUE, "multiply to 4, but there are 3 ranks") {
     const int sizes[] = {2, 2};
-    CHECK(tn_mesh_new(g, 2, sizes, names) == NULL);
-}
-
-PLAIN_TEST(test_wrong_product) {
-    failures = 0;
-    assert_int_equal(tn_local_run(3, divide_unevenly, NULL), TN_EVALUE);
-    assert_non_null(strstr(tn_error_message(), "multiply to 4, but there are 3 ranks"));
-    tn_error_clear();
-    assert_int_equal(failures, 0);
+    CHECK(tn_mesh_new(world, 2, sizes, names) == NULL);
 }
 
 /* An allocation of rank 1 fails before the others can have its list. They learn of it at once. */
@@ -165,7 +146,7 @@ static void makes_short(tn_group *g, void *user) {
 PLAIN_TEST(test_subgroup_without_memory) {
     for (long at = 0; at < 4; at++) { /* the ranks, the child's store, the list as text */
         failures = 0;
-        assert_int_equal(tn_local_run(3, makes_short, &at), TN_OK);
+        run_ok(3, makes_short, &at);
         assert_int_equal(failures, 0);
     }
 }

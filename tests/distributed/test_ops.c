@@ -46,9 +46,7 @@ static void check_near(const char *what, tn_tensor *got, tn_tensor *want) {
 
 static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x) {
     tn_tensor *result = NULL;
-    tn_grad_options o = tn_grad_defaults();
-    o.create_graph = true;
-    CHECK(tn_grad(&y, NULL, 1, &x, 1, &result, o) == TN_OK);
+    CHECK(tn_grad(&y, NULL, 1, &x, 1, &result, TN_WITH(tn_grad, .create_graph = true)) == TN_OK);
     return result;
 }
 
@@ -181,7 +179,7 @@ static void compare_map(tn_group *g, void *user) {
 PLAIN_TEST(test_maps) {
     for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
-            run_ok(ranks, compare_map, (void *)&maps[i]);
+            run_ok(ranks, compare_map, &maps[i]);
         }
     }
 }
@@ -193,9 +191,9 @@ static tn_tensor *work_of(tn_tensor *x, int r) {
     return tn_mul(make_numbers(tn_shape(x), 100 + r), tn_tanh(tn_mul_scalar(x, 1.0 + 0.5 * r)));
 }
 
-static void compare_copy_and_reduce(tn_group *g, void *user) {
+RANKS_TEST(test_copy_and_reduce, 1, 2, 3, 4) {
     TN_SCOPE;
-    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    int me = tn_group_rank(world), ranks = tn_group_size(world);
     tn_dims dims = TN_DIMS(2, 3);
     tn_tensor *shares[MOST] = {NULL}, *one = make_leaf(dims, 7), *x = make_leaf(dims, 7);
     for (int r = 0; r < ranks; r++) {
@@ -204,18 +202,12 @@ static void compare_copy_and_reduce(tn_group *g, void *user) {
     tn_tensor *dx = gradient_of(tn_sum_all(tn_square(sum_of(shares, ranks))), one);
     CHECK(tn_backward(loss_of_gradient(dx, 0)) == TN_OK);
 
-    tn_tensor *y = tn_dist_sum_parts(g, work_of(tn_dist_copy(g, x), me));
+    tn_tensor *y = tn_dist_sum_parts(world, work_of(tn_dist_copy(world, x), me));
     check_near("reduce", y, sum_of(shares, ranks));
     tn_tensor *own = gradient_of(tn_sum_all(tn_square(y)), x);
     check_near("copy", own, dx);
     CHECK(tn_backward(loss_of_gradient(own, 0)) == TN_OK);
     check_near("copy and reduce", tn_grad_of(x), tn_grad_of(one));
-}
-
-PLAIN_TEST(test_copy_and_reduce) {
-    for (int ranks = 1; ranks <= MOST; ranks++) {
-        run_ok(ranks, compare_copy_and_reduce, NULL);
-    }
 }
 
 /* ---- slice and join: one x, its pieces on different ranks, one loss -------------------------- */
@@ -268,9 +260,9 @@ static tn_tensor *shard_of(tn_tensor *t, int dim, int r, int ranks) {
     return tn_contiguous(tn_slice(tn_detach(t), dim, r * n, (r + 1) * n, 1));
 }
 
-static void compare_networks(tn_group *g, void *user) {
+RANKS_TEST(test_network, 1, 2, 3, 4) {
     TN_SCOPE;
-    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    int me = tn_group_rank(world), ranks = tn_group_size(world);
     tn_tensor *target = make_numbers(TN_DIMS(BATCH, OUT), 4);
     tn_tensor *x = make_leaf(TN_DIMS(BATCH, IN), 1), *own_x = make_leaf(TN_DIMS(BATCH, IN), 1);
     tn_tensor *w1 = make_leaf(TN_DIMS(IN, HIDDEN), 2), *w2 = make_leaf(TN_DIMS(HIDDEN, OUT), 3);
@@ -278,7 +270,7 @@ static void compare_networks(tn_group *g, void *user) {
     tn_tensor *own2 = tn_set_requires_grad(shard_of(w2, 0, me, ranks), true);
 
     tn_tensor *want = tn_mse(tn_matmul(tn_tanh(tn_matmul(x, w1)), w2), target, TN_MEAN);
-    tn_tensor *got = tn_mse(two_layers(g, own_x, own1, own2), target, TN_MEAN);
+    tn_tensor *got = tn_mse(two_layers(world, own_x, own1, own2), target, TN_MEAN);
     check_near("loss", got, want);
     CHECK(tn_backward(want) == TN_OK && tn_backward(got) == TN_OK);
     check_near("x", tn_grad_of(own_x), tn_grad_of(x));
@@ -286,26 +278,19 @@ static void compare_networks(tn_group *g, void *user) {
     check_near("w2", tn_grad_of(own2), shard_of(tn_grad_of(w2), 0, me, ranks));
 }
 
-PLAIN_TEST(test_network) {
-    for (int ranks = 1; ranks <= MOST; ranks++) {
-        run_ok(ranks, compare_networks, NULL);
-    }
-}
-
 /* ---- Batch norm ------------------------------------------------------------------------------ */
 
 /* Ranks with 2, 3, … samples against one module on all of them: outputs, running statistics and
  * gradients. */
-static void compare_batch_norms(tn_group *g, void *user) {
+RANKS_TEST(test_batch_norm, 1, 2, 3, 4) {
     TN_SCOPE;
-    int me = tn_group_rank(g), ranks = tn_group_size(g);
+    int me = tn_group_rank(world), ranks = tn_group_size(world);
     int64_t all = ranks * (ranks + 3) / 2, first = me * (me + 3) / 2, count = me + 2;
-    tn_batch_norm_options o = tn_batch_norm_defaults();
-    o.dtype = TN_F64;
+    tn_batch_norm_options o = TN_WITH(tn_batch_norm, .dtype = TN_F64);
     tn_batch_norm2d one, sync;
     tn_batch_norm2d_init(&one, 3, o);
     tn_batch_norm2d_init(&sync, 3, o);
-    CHECK(tn_sync_batch_norm(&sync, g) == TN_OK);
+    CHECK(tn_sync_batch_norm(&sync, world) == TN_OK);
     tn_tensor *x = make_leaf(TN_DIMS(all, 3, 2, 2), 1),
               *dy = make_numbers(TN_DIMS(all, 3, 2, 2), 2);
     tn_tensor *own_x =
@@ -319,16 +304,11 @@ static void compare_batch_norms(tn_group *g, void *user) {
     CHECK(tn_backward_from(&own_y, &own_dy, 1, false) == TN_OK);
     check_near("dx", tn_grad_of(own_x), tn_narrow(tn_grad_of(x), 0, first, count));
     TN_NO_GRAD;
-    check_near("dweight", tn_dist_all_reduce(g, tn_grad_of(sync.weight)), tn_grad_of(one.weight));
-    check_near("dbias", tn_dist_all_reduce(g, tn_grad_of(sync.bias)), tn_grad_of(one.bias));
+    check_near("dweight", tn_dist_all_reduce(world, tn_grad_of(sync.weight)),
+               tn_grad_of(one.weight));
+    check_near("dbias", tn_dist_all_reduce(world, tn_grad_of(sync.bias)), tn_grad_of(one.bias));
     tn_module_finish(&one);
     tn_module_finish(&sync);
-}
-
-PLAIN_TEST(test_batch_norm) {
-    for (int ranks = 1; ranks <= MOST; ranks++) {
-        run_ok(ranks, compare_batch_norms, NULL);
-    }
 }
 
 /* ---- Mistakes -------------------------------------------------------------------------------- */
@@ -444,8 +424,7 @@ PLAIN_TEST(test_alone) {
             assert_inert(along[i](NULL, tn_ones(TN_DIMS(), TN_F32), 0), TN_EINDEX, "dim is 0");
         }
         assert_true(tn_is_inert(tn_dist_reduce_scatter(NULL, tn_ones(TN_DIMS(), TN_F32))));
-        assert_int_equal(tn_error(), TN_ESHAPE);
-        tn_error_clear();
+        assert_error(TN_ESHAPE, "");
     }
     assert_int_equal(tn_live_tensors(), before);
 }
@@ -453,10 +432,8 @@ PLAIN_TEST(test_alone) {
 /* ---- On other engines ------------------------------------------------------------------------ */
 
 /* argument: the engine. */
-static int on_engine(tn_group *none, const char *argument) {
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = argument;
-    tn_group *g = tn_dist_init(o);
+PLAIN_RANK(on_engine) {
+    tn_group *g = tn_dist_init(TN_WITH(tn_dist, .engine = argument));
     rank_assert(g && strcmp(tn_group_engine(g), argument) == 0);
     for (size_t i = 0; i < sizeof(maps) / sizeof(maps[0]); i++) {
         compare_map(g, (void *)&maps[i]);
@@ -468,17 +445,10 @@ static int on_engine(tn_group *none, const char *argument) {
     return failures ? 1 : 0;
 }
 
-static const rank_entry bodies[] = {{"-engine", on_engine}};
-
 PLAIN_TEST(test_engines) {
     bool gloo = gloo_is_here();
     for (int ranks = 2; ranks <= MOST; ranks++) {
-        ranks_pass(ranks, "-engine", "shm");
-        if (gloo) { ranks_pass(ranks, "-engine", "gloo"); }
+        ranks_pass(ranks, "on_engine", "shm");
+        if (gloo) { ranks_pass(ranks, "on_engine", "gloo"); }
     }
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -45,17 +45,12 @@ static void send_values(tn_rpc *r, int to) {
     CHECK(ask_rank(r, to, "echo", nothing, 0).n == 0);
 }
 
-static void all_values(tn_group *world, void *user) {
+RANKS_TEST(test_values, 3, 1) {
     tn_rpc *r = start_rank(world);
     for (int to = 0; to < tn_group_size(world); to++) {
         send_values(r, to); /* to itself too */
     }
     end_rank(world, r);
-}
-
-TEST(test_values) {
-    run_ok(3, all_values, NULL);
-    run_ok(1, all_values, NULL);
 }
 
 /* How large the stacks of new threads are; returns how large they were. */
@@ -129,19 +124,16 @@ static void all_errors(tn_group *world, void *user) {
 TEST(test_errors) {
     run_ok(2, all_errors, NULL);
     tn_rpc *r = tn_rpc_new(NULL, tn_rpc_defaults());
-    assert_null(tn_rpc_call(r, 0, "echo", nothing, 0));
-    assert_error(TN_ESTATE, "tn_rpc_start was not called");
-    assert_int_equal(tn_rpc_shutdown(r, 0), TN_ESTATE);
-    assert_error(TN_ESTATE, "tn_rpc_start was not called");
+    assert_none(tn_rpc_call(r, 0, "echo", nothing, 0), TN_ESTATE, "tn_rpc_start was not called");
+    assert_fails(tn_rpc_shutdown(r, 0), TN_ESTATE, "tn_rpc_start was not called");
     tn_rpc_free(r);
-    assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 8, .threads_most = 4)));
-    assert_error(TN_EVALUE, "rpc_new: threads_most is 4 (it must be 8 to ");
-    assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0)));
-    assert_error(TN_EVALUE, "time-out is 0");
-    assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .message_limit = 1)));
-    assert_error(TN_EVALUE, "message_limit is 1");
-    assert_null(tn_rpc_new(NULL, TN_WITH(tn_rpc, .backlog_limit = 0)));
-    assert_error(TN_EVALUE, "backlog_limit is 0");
+    assert_none(tn_rpc_new(NULL, TN_WITH(tn_rpc, .threads = 8, .threads_most = 4)), TN_EVALUE,
+                "rpc_new: threads_most is 4 (it must be 8 to ");
+    assert_none(tn_rpc_new(NULL, TN_WITH(tn_rpc, .timeout = 0)), TN_EVALUE, "time-out is 0");
+    assert_none(tn_rpc_new(NULL, TN_WITH(tn_rpc, .message_limit = 1)), TN_EVALUE,
+                "message_limit is 1");
+    assert_none(tn_rpc_new(NULL, TN_WITH(tn_rpc, .backlog_limit = 0)), TN_EVALUE,
+                "backlog_limit is 0");
 }
 
 /* In a child of fork an rpc is its parent's, whose calls still work. */
@@ -173,8 +165,9 @@ static tn_values grow_here(tn_values in, void *user) {
 
 static void too_large(tn_group *world, void *user) {
     int rank = tn_group_rank(world);
-    tn_rpc_options options = TN_WITH(tn_rpc, .message_limit = rank == 0 ? 100000 : rank * 50000);
-    tn_rpc *r = start_with(world, options, FUNCTIONS({"grow", grow_here, NULL}));
+    tn_rpc *r =
+        start_with(world, TN_WITH(tn_rpc, .message_limit = rank == 0 ? 100000 : rank * 50000),
+                   FUNCTIONS({"grow", grow_here, NULL}));
     for (int again = 0; rank == 0 && again < 2; again++) {
         TN_SCOPE;
         tn_values large = {1, {tn_zeros(TN_DIMS(200000), TN_U8)}};
@@ -228,7 +221,7 @@ static void *call_often(void *user) {
 }
 
 /* Each rank's threads call all ranks at once. */
-static void many_calls(tn_group *world, void *user) {
+RANKS_TEST(test_many_calls, 2) {
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = LIMIT), NULL);
     pthread_t threads[CALLERS];
     crowd crowds[CALLERS];
@@ -245,12 +238,8 @@ static void many_calls(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_many_calls) {
-    run_ok(2, many_calls, NULL);
-}
-
 /* Many under way in one thread, and large ones among them; waited for in reverse. */
-static void many_futures(tn_group *world, void *user) {
+RANKS_TEST(test_many_futures, 2) {
     enum { N = 200 };
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
@@ -266,12 +255,8 @@ static void many_futures(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_many_futures) {
-    run_ok(2, many_futures, NULL);
-}
-
 /* With one thread for functions, 2 * DEPTH of them wait for each other. */
-static void back_and_forth(tn_group *world, void *user) {
+RANKS_TEST(test_back_and_forth, 2) {
     enum { DEPTH = 60 };
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1), NULL);
@@ -280,25 +265,17 @@ static void back_and_forth(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_back_and_forth) {
-    run_ok(2, back_and_forth, NULL);
-}
-
 /* Too deep for the threads: an error at the deadline, and no hang. The calls inside have no later
  * deadline than the first, so afterwards the threads are free. */
-static void too_deep(tn_group *world, void *user) {
+RANKS_TEST(test_too_deep, 2) {
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .threads_most = 4), NULL);
     if (tn_group_rank(world) == 0) {
-        CHECK(is_lost(ask_rank(r, 1, "count_down", number_of(100), 1)) && tn_error() == TN_EPEER);
-        tn_error_clear();
+        CHECK(is_lost(ask_rank(r, 1, "count_down", number_of(100), 1)) &&
+              failed_with(TN_EPEER, ""));
         CHECK(ask_rank(r, 1, "echo", nothing, 30).n == 0);
     }
     end_rank(world, r);
-}
-
-TEST(test_too_deep) {
-    run_ok(2, too_deep, NULL);
 }
 
 /* ---- Strangers ------------------------------------------------------------------------------- */
@@ -331,7 +308,7 @@ static int heard_from(int fd) {
 
 /* They say: something else; that they are rank 1; a hello, a wrong proof, that they are rank 1; the
  * same without a proof; nothing. The real rank 1 comes after them. */
-static void with_strangers(tn_group *world, void *user) {
+RANKS_TEST(test_strangers, 2) {
     enum { STRANGERS = 5, RANK = 8, PROOF_AT = TN__HELLO, RANK_AT = TN__HELLO + TN__DIGEST };
     static const char other[] = "GET / HTTP/1.1\r\nHost: rank 0, are you there?\r\n\r\n";
     uint8_t nonce[TN__NONCE] = {1}, rank_1[RANK] = {1}, wrong[RANK_AT + RANK] = {0},
@@ -360,10 +337,6 @@ static void with_strangers(tn_group *world, void *user) {
     send_values(r, 1 - rank);
     CHECK(rank == 0 || dial_rank_0(world->store) < 0); /* nobody listens any more */
     end_rank(world, r);
-}
-
-TEST(test_strangers) {
-    run_ok(2, with_strangers, NULL);
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */

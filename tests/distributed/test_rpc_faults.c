@@ -8,7 +8,7 @@
 
 #include "tests/support/ranks.h"
 
-static void slow_function(tn_group *world, void *user) {
+RANKS_TEST(test_slow, 2) {
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
     if (tn_group_rank(world) == 0) {
@@ -21,12 +21,8 @@ static void slow_function(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_slow) {
-    run_ok(2, slow_function, NULL);
-}
-
 /* Rank 1 leaves without a word while rank 0 waits for it, and calls it again. */
-static void abrupt_end(tn_group *world, void *user) {
+RANKS_TEST(test_abrupt_end, 2) {
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
     if (tn_group_rank(world) == 1) {
@@ -39,10 +35,6 @@ static void abrupt_end(tn_group *world, void *user) {
     CHECK(is_lost(ask_rank(r, 1, "echo", nothing, 30)) && failed_with(TN_EPEER, "rank 1 is gone"));
     CHECK(tn_rpc_shutdown(r, 30) == TN_EPEER && failed_with(TN_EPEER, "rank 1 is gone"));
     tn_rpc_free(r);
-}
-
-TEST(test_abrupt_end) {
-    run_ok(2, abrupt_end, NULL);
 }
 
 /* Rank 1 has not ended and stays; rank 2 leaves without a word, and rank 0 waits no longer. */
@@ -90,7 +82,7 @@ static tn_values echo_slowly(tn_values in, void *user) {
 }
 
 /* A call waits until the last but one is answered. */
-static void slow_server(tn_group *world, void *user) {
+RANKS_TEST(test_slow_server, 2) {
     enum { CALLS = 8 };
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE),
@@ -108,10 +100,6 @@ static void slow_server(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_slow_server) {
-    run_ok(2, slow_server, NULL);
-}
-
 /* Calls inside functions do not wait for room, which may come only after them: here both ranks have
  * called as much as they may. */
 static tn_values call_back(tn_values in, void *rpc) {
@@ -122,7 +110,7 @@ static tn_values call_back(tn_values in, void *rpc) {
     return out;
 }
 
-static void room_inside(tn_group *world, void *user) {
+RANKS_TEST(test_room_inside, 2) {
     TN_SCOPE;
     int other = 1 - tn_group_rank(world);
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .backlog_limit = TWO_LARGE),
@@ -137,12 +125,8 @@ static void room_inside(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_room_inside) {
-    run_ok(2, room_inside, NULL);
-}
-
 /* A rank that is stopped is sent no more than the limit. When it goes on it answers all that. */
-static int fill_rank_1(tn_group *world, const char *argument) {
+RANK(fill_rank_1) {
     enum { MOST = 100 };
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .backlog_limit = 10 * LARGE), NULL);
@@ -189,7 +173,7 @@ TEST(test_full) {
 /* ---- Late ------------------------------------------------------------------------------------ */
 
 /* A rank whose time was up, while it waited for a call or for others, may try again. */
-static void end_again(tn_group *world, void *user) {
+RANKS_TEST(test_end_again, 2) {
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
     if (tn_group_rank(world) == 0) {
@@ -205,26 +189,11 @@ static void end_again(tn_group *world, void *user) {
     tn_rpc_free(r);
 }
 
-TEST(test_end_again) {
-    run_ok(2, end_again, NULL);
-}
-
-static void missing_start(tn_group *world, void *user) {
+RANKS_TEST(test_missing_start, 3) {
     tn_rpc *r = tn_rpc_new(world, TN_WITH(tn_rpc, .timeout = 0.3));
     if (tn_group_rank(world) != 1) {
         CHECK(tn_rpc_start(r) == TN_EPEER && strstr(tn_error_message(), "rank 1"));
         tn_error_clear();
     }
     tn_rpc_free(r);
-}
-
-TEST(test_missing_start) {
-    run_ok(3, missing_start, NULL);
-}
-
-static const rank_entry bodies[] = {{"fill_rank_1", fill_rank_1}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    return tests_run(NULL, NULL);
 }

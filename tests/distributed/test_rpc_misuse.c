@@ -25,7 +25,7 @@ static int other_rank(const tn_group *world) {
 }
 
 /* To the byte: a name of 4, a tensor's head of 8 and its size, and the elements. */
-static void exact_limit(tn_group *world, void *user) {
+RANKS_TEST(test_exact_limit, 1, 2) {
     enum { LIMIT = 4096, HEADS = 4 + 8 + 8 };
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .message_limit = LIMIT), NULL);
@@ -39,7 +39,7 @@ static void exact_limit(tn_group *world, void *user) {
 }
 
 /* One element seen as 2^60 is refused before memory is taken for it. */
-static void huge_views(tn_group *world, void *user) {
+RANKS_TEST(test_huge_views, 1, 2) {
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
     tn_tensor *large = tn_expand(tn_ones(TN_DIMS(1), TN_F32), TN_DIMS((int64_t)1 << 60));
@@ -52,7 +52,7 @@ static void huge_views(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-static void long_names(tn_group *world, void *user) {
+RANKS_TEST(test_long_names, 1, 2) {
     TN_SCOPE;
     char name[257];
     memset(name, 'n', sizeof(name));
@@ -74,14 +74,6 @@ static void long_names(tn_group *world, void *user) {
     CHECK(is_lost(ask_rank(r, other, name, nothing, 0)));
     CHECK(failed_with(TN_EVALUE, "there is no function"));
     end_rank(world, r);
-}
-
-TEST(test_limits) {
-    for (int ranks = 1; ranks <= 2; ranks++) {
-        run_ok(ranks, exact_limit, NULL);
-        run_ok(ranks, huge_views, NULL);
-        run_ok(ranks, long_names, NULL);
-    }
 }
 
 /* ---- Functions that are careless ------------------------------------------------------------- */
@@ -123,7 +115,7 @@ static tn_values release_argument(tn_values in, void *user) {
     return nothing;
 }
 
-static void careless_functions(tn_group *world, void *user) {
+RANKS_TEST(test_careless_functions, 1, 2) {
     TN_SCOPE;
     int other = other_rank(world);
     tn_rpc *r =
@@ -150,7 +142,7 @@ static void careless_functions(tn_group *world, void *user) {
 }
 
 /* The same thread answers the next call. */
-static void careless_release(tn_group *world, void *user) {
+RANKS_TEST(test_careless_release, 2) {
     TN_SCOPE;
     tn_rpc *r = start_with(world, TN_WITH(tn_rpc, .threads = 1, .threads_most = 1),
                            FUNCTIONS({"release", release_argument, NULL}));
@@ -160,17 +152,11 @@ static void careless_release(tn_group *world, void *user) {
     end_rank(world, r);
 }
 
-TEST(test_careless_functions) {
-    run_ok(1, careless_functions, NULL);
-    run_ok(2, careless_functions, NULL);
-    run_ok(2, careless_release, NULL);
-}
-
 /* ---- After the end --------------------------------------------------------------------------- */
 
 /* After tn_rpc_shutdown a rank can still call itself. What was made before tn_rpc_free can be used
  * and freed after it, which gives errors. */
-static void use_after_free(tn_group *world, void *user) {
+RANKS_TEST(test_after_the_end, 1, 2) {
     TN_SCOPE;
     tn_linear half;
     tn_seed(1);
@@ -190,11 +176,6 @@ static void use_after_free(tn_group *world, void *user) {
     CHECK(tn_error() == TN_EPEER); /* whichever side was first */
     tn_error_clear();
     tn_module_finish(&half);
-}
-
-TEST(test_after_the_end) {
-    run_ok(1, use_after_free, NULL);
-    run_ok(2, use_after_free, NULL);
 }
 
 /* ---- Stopped or killed in the middle --------------------------------------------------------- */
@@ -224,7 +205,7 @@ static void print_line(const char *text) {
 
 /* Rank 0 sends rank 1 a large message, and rank 2 calls both meanwhile. Each is stopped in the
  * middle: first rank 1, so that rank 0 gets rid of a part only, then rank 0. */
-static int half_a_frame(tn_group *world, const char *argument) {
+RANK(half_a_frame) {
     TN_SCOPE;
     tn_rpc *r = start_rank(world);
     int rank = tn_group_rank(world);
@@ -289,7 +270,7 @@ static tn_values release_rank(tn_values in, void *user) {
 }
 
 /* Rank 2 stays until rank 0 has called it: others still work. Rank 1 does not end by itself. */
-static int rank_1_dies(tn_group *world, const char *argument) {
+RANK(rank_1_dies) {
     TN_SCOPE;
     tn_linear half;
     tn_seed(1);
@@ -333,10 +314,3 @@ TEST(test_killed_in_each_phase) {
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */
-
-static const rank_entry bodies[] = {{"half_a_frame", half_a_frame}, {"rank_1_dies", rank_1_dies}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(bodies[0]));
-    return tests_run(NULL, NULL);
-}

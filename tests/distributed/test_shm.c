@@ -27,10 +27,10 @@ static void add_region(tn_engine *e, float *x, float *out, int64_t n) {
     }
 }
 
-static int body_regions(tn_group *g, const char *path) {
+PLAIN_RANK(body_regions) {
     enum { N = 3000 };
     static float private[N];
-    tn_engine *e = join_engine(path);
+    tn_engine *e = join_engine(argument);
     int before = count_mappings();
     float *a = ask_region(e, N), *b = ask_region(e, N), *none = ask_region(e, 0);
     rank_assert(a != b && count_mappings() == before + 3);
@@ -79,8 +79,8 @@ static void keep_log(tn_log_level level, const char *text, void *user) {
 
 /* More memory than there is: all ranks get NULL, the log has the reason, and the group still
  * works. */
-static int body_too_much(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_too_much) {
+    tn_engine *e = join_engine(argument);
     int before = count_mappings();
     tn_log_to(keep_log, TN_LOG_WARN, NULL);
     const size_t sizes[] = {(size_t)1 << 50, SIZE_MAX, SIZE_MAX / 2 + 1};
@@ -104,8 +104,8 @@ static int body_too_much(tn_group *g, const char *path) {
 }
 
 /* If one rank's own allocation fails, the call fails on all. */
-static int body_no_memory(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_no_memory) {
+    tn_engine *e = join_engine(argument);
     add_up(e);
     if (rank == 1) { tn__alloc_fail_at(0); }
     rank_assert(e->alloc(e, 100, tn__now() + PATIENCE, why) == NULL);
@@ -131,11 +131,11 @@ static bool has_numbers(const float *x, int64_t n, float first) {
 }
 
 /* All send to all before any rank receives: far more than the lanes hold. */
-static int body_messages(tn_group *g, const char *path) {
+PLAIN_RANK(body_messages) {
     enum { N = 700001 };
     const int64_t sizes[] = {0, 1, 16383, 16384, N, 0, 5};
     static float x[N];
-    tn_engine *e = join_engine(path);
+    tn_engine *e = join_engine(argument);
     for (size_t s = 0; s < sizeof(sizes) / sizeof(*sizes); s++) {
         for (int to = 0; to < ranks; to++) {
             fill_numbers(x, sizes[s], (float)(1000 * rank + (int)s));
@@ -169,10 +169,10 @@ static int body_messages(tn_group *g, const char *path) {
 
 /* ---- More ranks than cores ------------------------------------------------------------------- */
 
-static int body_crowd(tn_group *g, const char *path) {
+PLAIN_RANK(body_crowd) {
     enum { N = 300000 };
     static float x[N];
-    tn_engine *e = join_engine(path);
+    tn_engine *e = join_engine(argument);
     float *shared = ask_region(e, N);
     for (int i = 0; i < 100; i++) {
         add_up(e);
@@ -187,31 +187,21 @@ static int body_crowd(tn_group *g, const char *path) {
 
 /* ---- The tests ------------------------------------------------------------------------------- */
 
-static const rank_entry BODIES[] = {
-    {"-regions", body_regions},   {"-too_much", body_too_much}, {"-no_memory", body_no_memory},
-    {"-messages", body_messages}, {"-crowd", body_crowd},
-};
-
 PLAIN_TEST(test_regions) {
-    ranks_pass(2, "-regions", ranks_place());
-    ranks_pass(3, "-regions", ranks_place());
+    ranks_pass(2, "body_regions", ranks_place());
+    ranks_pass(3, "body_regions", ranks_place());
 }
 
 PLAIN_TEST(test_no_memory) {
-    ranks_pass(3, "-too_much", ranks_place());
-    ranks_pass(3, "-no_memory", ranks_place());
+    ranks_pass(3, "body_too_much", ranks_place());
+    ranks_pass(3, "body_no_memory", ranks_place());
 }
 
 PLAIN_TEST(test_messages) {
-    ranks_pass(2, "-messages", ranks_place());
-    ranks_pass(3, "-messages", ranks_place());
+    ranks_pass(2, "body_messages", ranks_place());
+    ranks_pass(3, "body_messages", ranks_place());
 }
 
 PLAIN_TEST(test_more_ranks_than_cores) {
-    ranks_pass(8, "-crowd", ranks_place());
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
-    return tests_run(NULL, NULL);
+    ranks_pass(8, "body_crowd", ranks_place());
 }

@@ -35,16 +35,16 @@ static int see_death(tn_engine *e, int64_t count, bool waits) {
     return 0;
 }
 
-static int body_killed_before(tn_group *g, const char *path) {
-    return see_death(join_engine(path), 3, true);
+PLAIN_RANK(body_killed_before) {
+    return see_death(join_engine(argument), 3, true);
 }
 
-static int body_killed_within(tn_group *g, const char *path) {
-    return see_death(join_engine(path), 1 << 20, false);
+PLAIN_RANK(body_killed_within) {
+    return see_death(join_engine(argument), 1 << 20, false);
 }
 
-static int body_stopped(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_stopped) {
+    tn_engine *e = join_engine(argument);
     add_up(e);
     say_line("ready");
     for (int i = 0; i < 50; i++) {
@@ -55,8 +55,8 @@ static int body_stopped(tn_group *g, const char *path) {
     return 0;
 }
 
-static int body_stopped_long(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_stopped_long) {
+    tn_engine *e = join_engine(argument);
     float x = 1;
     add_up(e);
     say_line("ready");
@@ -73,8 +73,8 @@ static int body_stopped_long(tn_group *g, const char *path) {
 }
 
 /* The error names a rank that never comes, and where it is instead. */
-static int body_late(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_late) {
+    tn_engine *e = join_engine(argument);
     float x = 1;
     add_up(e);
     if (rank == 1) {
@@ -96,8 +96,8 @@ static int body_late(tn_group *g, const char *path) {
 }
 
 /* Completed operations stay complete; one that needs a rank that has left fails at once. */
-static int body_leaves(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_leaves) {
+    tn_engine *e = join_engine(argument);
     for (int i = 0; i < 40; i++) {
         add_up(e);
     }
@@ -111,8 +111,8 @@ static int body_leaves(tn_group *g, const char *path) {
 }
 
 /* A message that was sent before its sender left can be received. */
-static int body_leaves_message(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_leaves_message) {
+    tn_engine *e = join_engine(argument);
     float x = 7;
     if (rank == 0) {
         rank_assert(run_transfer(e, message_with(TN_SEND, &x, 1, 1)) == TN_OK);
@@ -136,8 +136,8 @@ static void *give_up(void *user) {
     return NULL;
 }
 
-static int body_abort(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_abort) {
+    tn_engine *e = join_engine(argument);
     pthread_t thread;
     add_up(e);
     if (rank == 2) {
@@ -157,8 +157,8 @@ static int body_abort(tn_group *g, const char *path) {
 /* ---- Disagreement ---------------------------------------------------------------------------- */
 
 /* Other disagreements are in test_collectives.c. */
-static int body_mismatch_recv(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_mismatch_recv) {
+    tn_engine *e = join_engine(argument);
     float x[4] = {0};
     add_up(e);
     tn_transfer t = rank == 1 ? message_with(TN_RECV, x, 4, 0) : all_reduce(x, 4);
@@ -169,8 +169,8 @@ static int body_mismatch_recv(tn_group *g, const char *path) {
     return 0;
 }
 
-static int body_mismatch_message(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_mismatch_message) {
+    tn_engine *e = join_engine(argument);
     float x[8] = {0};
     if (rank == 0) {
         rank_assert(run_transfer(e, message_with(TN_SEND, x, 8, 1)) == TN_OK);
@@ -183,8 +183,8 @@ static int body_mismatch_message(tn_group *g, const char *path) {
     return 0;
 }
 
-static int body_mismatch_alloc(tn_group *g, const char *path) {
-    tn_engine *e = join_engine(path);
+PLAIN_RANK(body_mismatch_alloc) {
+    tn_engine *e = join_engine(argument);
     rank_assert(e->alloc(e, rank == 1 ? 200 : 100, tn__now() + PATIENCE, why) == NULL);
     expect_error(run_transfer(e, BARRIER), TN_EMISMATCH,
                  "rank 0 allocates 100 bytes, but rank 1 allocates 200 bytes");
@@ -193,20 +193,6 @@ static int body_mismatch_alloc(tn_group *g, const char *path) {
 }
 
 /* ---- The tests ------------------------------------------------------------------------------- */
-
-static const rank_entry BODIES[] = {
-    {"-killed_before", body_killed_before},
-    {"-killed_within", body_killed_within},
-    {"-stopped", body_stopped},
-    {"-stopped_long", body_stopped_long},
-    {"-late", body_late},
-    {"-leaves", body_leaves},
-    {"-leaves_message", body_leaves_message},
-    {"-abort", body_abort},
-    {"-mismatch_recv", body_mismatch_recv},
-    {"-mismatch_message", body_mismatch_message},
-    {"-mismatch_alloc", body_mismatch_alloc},
-};
 
 static void finish_job(ranks_job *job, int killed_rank) {
     ranks_result result = ranks_wait(job, PATIENCE + 30);
@@ -230,12 +216,12 @@ static void kill_rank_1(const char *body) {
 }
 
 PLAIN_TEST(test_killed) {
-    kill_rank_1("-killed_before");
-    kill_rank_1("-killed_within");
+    kill_rank_1("body_killed_before");
+    kill_rank_1("body_killed_within");
 }
 
 PLAIN_TEST(test_stopped) {
-    ranks_job job = ranks_start(2, "-stopped", ranks_place(), NULL);
+    ranks_job job = ranks_start(2, "body_stopped", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     kill(job.pid[1], SIGSTOP);
     usleep(300000);
@@ -244,7 +230,7 @@ PLAIN_TEST(test_stopped) {
 }
 
 PLAIN_TEST(test_stopped_past_the_deadline) {
-    ranks_job job = ranks_start(3, "-stopped_long", ranks_place(), NULL);
+    ranks_job job = ranks_start(3, "body_stopped_long", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 1, "ready", PATIENCE));
     kill(job.pid[1], SIGSTOP);
     assert_true(ranks_await_output(&job, 0, "failed", PATIENCE));
@@ -254,27 +240,27 @@ PLAIN_TEST(test_stopped_past_the_deadline) {
 }
 
 PLAIN_TEST(test_late) {
-    ranks_pass(3, "-late", ranks_place());
+    ranks_pass(3, "body_late", ranks_place());
 }
 
 PLAIN_TEST(test_leaves) {
-    ranks_pass(3, "-leaves", ranks_place());
-    ranks_pass(2, "-leaves_message", ranks_place());
+    ranks_pass(3, "body_leaves", ranks_place());
+    ranks_pass(2, "body_leaves_message", ranks_place());
 }
 
 PLAIN_TEST(test_abort) {
-    ranks_pass(3, "-abort", ranks_place());
+    ranks_pass(3, "body_abort", ranks_place());
 }
 
 PLAIN_TEST(test_mismatch) {
-    ranks_pass(2, "-mismatch_recv", ranks_place());
-    ranks_pass(2, "-mismatch_message", ranks_place());
-    ranks_pass(3, "-mismatch_alloc", ranks_place());
+    ranks_pass(2, "body_mismatch_recv", ranks_place());
+    ranks_pass(2, "body_mismatch_message", ranks_place());
+    ranks_pass(3, "body_mismatch_alloc", ranks_place());
 }
 
 /* A file in /dev/shm would outlive a killed job. The folders there are launchers'. */
 PLAIN_TEST(test_nothing_stays) {
-    ranks_job job = ranks_start(2, "-stopped", ranks_place(), NULL);
+    ranks_job job = ranks_start(2, "body_stopped", ranks_place(), NULL);
     assert_true(ranks_await_output(&job, 0, "ready", PATIENCE));
     DIR *folder = opendir("/dev/shm");
     for (struct dirent *entry; folder && (entry = readdir(folder));) {
@@ -285,9 +271,4 @@ PLAIN_TEST(test_nothing_stays) {
     kill(job.pid[1], SIGKILL);
     ranks_result result = ranks_wait(&job, PATIENCE);
     ranks_free(&result);
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
-    return tests_run(NULL, NULL);
 }

@@ -13,9 +13,9 @@
 
 enum { STRANGER = 65534 }; /* another user */
 
-static int body_alone(tn_group *g, const char *path) {
+PLAIN_RANK(body_alone) {
     if (atoi(getenv("RANK")) == 2) { return 0; }
-    rank_assert(join_within(path, 0.5) == NULL);
+    rank_assert(join_within(argument, 0.5) == NULL);
     rank_assert(strstr(why, "rank 2 has not joined") != NULL);
     rank_assert(count_mappings() == 0);
     return 0;
@@ -98,7 +98,7 @@ static void forge_announcement(tn_store *store, const char *name) {
 }
 
 /* "path,name": rank 0 announces something other than its block. */
-static int body_forged(tn_group *g, const char *argument) {
+PLAIN_RANK(body_forged) {
     char path[256];
     int which = 0;
     const char *name = strchr(argument, ',') + 1;
@@ -125,13 +125,8 @@ static int body_forged(tn_group *g, const char *argument) {
 
 /* ---- The tests ------------------------------------------------------------------------------- */
 
-static const rank_entry BODIES[] = {
-    {"-alone", body_alone},
-    {"-forged", body_forged},
-};
-
 PLAIN_TEST(test_joining) {
-    ranks_pass(3, "-alone", ranks_place());
+    ranks_pass(3, "body_alone", ranks_place());
 }
 
 PLAIN_TEST(test_forged_blocks) {
@@ -139,7 +134,7 @@ PLAIN_TEST(test_forged_blocks) {
     for (size_t i = 0; i < (geteuid() == 0 ? count : count - 2); i++) {
         char argument[256];
         snprintf(argument, sizeof(argument), "%s,%s", ranks_place(), forgeries[i].name);
-        ranks_pass(2, "-forged", argument);
+        ranks_pass(2, "body_forged", argument);
     }
 }
 
@@ -147,17 +142,12 @@ PLAIN_TEST(test_arguments) {
     tn_store *store = tn_memory_store();
     tn_engine_options o = {.store = store, .rank = 2, .ranks = 2};
     assert_null(tn_engine_new("shm", &o, why));
-    assert_non_null(strstr(why, "rank 2 of 2"));
+    assert_contains(why, "rank 2 of 2");
     o = (tn_engine_options){.store = store, .rank = 0, .ranks = 100000};
     assert_null(tn_engine_new("shm", &o, why));
     o = (tn_engine_options){.rank = 0, .ranks = 2}; /* as if making the store had failed */
     assert_null(tn_engine_new("shm", &o, why));
-    assert_non_null(strstr(why, "no store"));
+    assert_contains(why, "no store");
     assert_null(tn__checked_new(NULL));
     tn_store_free(store);
-}
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, BODIES, sizeof(BODIES) / sizeof(*BODIES));
-    return tests_run(NULL, NULL);
 }

@@ -69,7 +69,7 @@ static bool has_ipv6(void) {
     return server != NULL;
 }
 
-static void for_each(void (*test)(place *p)) {
+static void for_each_place(void (*test)(place *p)) {
     for (int k = MEMORY; k <= TCP6; k++) {
         for (int prefixed = 0; prefixed < 2; prefixed++) {
             if (k == TCP6 && !has_ipv6()) { continue; }
@@ -80,6 +80,14 @@ static void for_each(void (*test)(place *p)) {
         }
     }
 }
+
+/* A test whose body is run for each of them. */
+#define STORES_TEST(name)            \
+    static void name##_at(place *p); \
+    PLAIN_TEST(name) {               \
+        for_each_place(name##_at);   \
+    }                                \
+    static void name##_at(place *p)
 
 /* ---- One call at a time ---------------------------------------------------------------------- */
 
@@ -92,7 +100,7 @@ static void assert_text(tn_store *s, const char *key, const char *text) {
     free(data);
 }
 
-static void check_calls(place *p) {
+STORES_TEST(test_calls) {
     tn_store *a = open_store(p), *b = open_store(p);
     bool truth = true;
     int64_t sum = -1;
@@ -131,11 +139,7 @@ static void check_calls(place *p) {
     tn_store_free(b);
 }
 
-PLAIN_TEST(test_calls) {
-    for_each(check_calls);
-}
-
-static void check_compare_set(place *p) {
+STORES_TEST(test_compare_set) {
     tn_store *s = open_store(p);
     bool is_set;
     assert_int_equal(tn_store_compare_set(s, "k", "not there", "a", &is_set), TN_OK);
@@ -154,16 +158,11 @@ static void check_compare_set(place *p) {
     assert_int_equal(tn_store_compare_set(s, "k", "a", "c", &is_set), TN_OK);
     assert_true(is_set); /* it already has the wanted value */
     assert_text(s, "k", "c");
-    assert_int_equal(tn_store_compare_set(s, "k", "c", "", &is_set), TN_EVALUE);
-    tn_error_clear();
+    assert_fails(tn_store_compare_set(s, "k", "c", "", &is_set), TN_EVALUE, "");
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_compare_set) {
-    for_each(check_compare_set);
-}
-
-static void check_numbers(place *p) {
+STORES_TEST(test_numbers) {
     tn_store *s = open_store(p);
     static const char *const bad[] = {"",
                                       "1 ",
@@ -176,24 +175,18 @@ static void check_numbers(place *p) {
                                       "0000000000000000000000"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         assert_int_equal(tn_store_set(s, "n", bad[i], strlen(bad[i])), TN_OK);
-        assert_int_equal(tn_store_add(s, "n", 1, NULL), TN_EFORMAT);
-        assert_error(TN_EFORMAT, "not a number");
+        assert_fails(tn_store_add(s, "n", 1, NULL), TN_EFORMAT, "not a number");
         assert_text(s, "n", bad[i]);
     }
     assert_int_equal(tn_store_set(s, "n", "9223372036854775807", 19), TN_OK);
-    assert_int_equal(tn_store_add(s, "n", 1, NULL), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "overflows 64 bits");
+    assert_fails(tn_store_add(s, "n", 1, NULL), TN_EFORMAT, "overflows 64 bits");
     int64_t sum;
     assert_int_equal(tn_store_add(s, "n", INT64_MIN, &sum), TN_OK);
     assert_int_equal(sum, -1);
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_numbers) {
-    for_each(check_numbers);
-}
-
-static void check_large_value(place *p) {
+STORES_TEST(test_large) {
     tn_store *a = open_store(p), *b = open_store(p);
     size_t bytes = (size_t)3 << 20, back_bytes;
     unsigned char *data = malloc(bytes);
@@ -206,24 +199,18 @@ static void check_large_value(place *p) {
     assert_int_equal(tn_store_get(b, "large", &back, &back_bytes, 10), TN_OK);
     assert_true(back_bytes == bytes && memcmp(back, data, bytes) == 0);
     free(back);
-    assert_int_equal(tn_store_set(b, "large", data, (size_t)TN_STORE_VALUE + 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "at most");
+    assert_fails(tn_store_set(b, "large", data, (size_t)TN_STORE_VALUE + 1), TN_EVALUE, "at most");
     free(data);
     tn_store_free(a);
     tn_store_free(b);
 }
 
-PLAIN_TEST(test_large) {
-    for_each(check_large_value);
-}
-
-static void check_keys(place *p) {
+STORES_TEST(test_keys) {
     tn_store *s = open_store(p);
     char text[TN_STORE_KEY + 2];
     memset(text, 'k', sizeof(text));
     text[TN_STORE_KEY + 1] = 0;
-    assert_int_equal(tn_store_set(s, text, "", 0), TN_EVALUE);
-    assert_error(TN_EVALUE, "255 bytes");
+    assert_fails(tn_store_set(s, text, "", 0), TN_EVALUE, "255 bytes");
     text[TN_STORE_KEY] = 0;
     assert_int_equal(tn_store_set(s, text, "1", 1), p->prefixed ? TN_EVALUE : TN_OK);
     tn_error_clear();
@@ -232,8 +219,7 @@ static void check_keys(place *p) {
     assert_text(s, text, "2");
     static const char *const bad[] = {NULL, "", "a b", "a\n", "\x7f", "\x01"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
-        assert_int_equal(tn_store_add(s, bad[i], 1, NULL), TN_EVALUE);
-        assert_error(TN_EVALUE, "the key is");
+        assert_fails(tn_store_add(s, bad[i], 1, NULL), TN_EVALUE, "the key is");
     }
     /* Enough keys to make the table grow. */
     for (int i = 0; i < 300; i++) {
@@ -247,10 +233,6 @@ static void check_keys(place *p) {
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_keys) {
-    for_each(check_keys);
-}
-
 PLAIN_TEST(test_prefixes) {
     tn_store *s = tn_memory_store(), *a = tn_prefix_store(s, "a"), *ab = tn_prefix_store(a, "b");
     assert_int_equal(tn_store_set(ab, "c", "1", 1), TN_OK);
@@ -259,47 +241,38 @@ PLAIN_TEST(test_prefixes) {
     tn_store_free(s);
     tn_store_free(a);
     assert_text(ab, "c", "1");
-    assert_null(tn_prefix_store(ab, "with space"));
-    assert_error(TN_EVALUE, "the prefix is");
+    assert_none(tn_prefix_store(ab, "with space"), TN_EVALUE, "the prefix is");
     tn_store_free(ab);
 }
 
 /* ---- Deadlines ------------------------------------------------------------------------------- */
 
-static void check_deadlines(place *p) {
+STORES_TEST(test_deadlines) {
     tn_store *s = open_store(p);
     void *data = &data;
     double begin = tn__now();
     assert_int_equal(tn_store_get(s, "never", &data, NULL, 0.1), TN_EPEER);
     assert_true(tn__now() - begin >= 0.1 && tn__now() - begin < 20);
-    assert_null(data);
-    assert_error(TN_EPEER, "never");
-    assert_int_equal(tn_store_get(s, "never", &data, NULL, 0), TN_EPEER);
-    tn_error_clear();
+    assert_none(data, TN_EPEER, "never");
+    assert_fails(tn_store_get(s, "never", &data, NULL, 0), TN_EPEER, "");
 
     assert_int_equal(tn_store_set(s, "rank.1", "", 0), TN_OK);
     static const char *const names[] = {"rank.0", "rank.1", "rank.2"};
     assert_int_equal(tn_store_wait(s, names, 3, 0.1), TN_EPEER);
     assert_null(strstr(tn_error_message(), "\"rank.1\""));
-    assert_non_null(strstr(tn_error_message(), "\"rank.0\", \"rank.2\""));
+    assert_contains(tn_error_message(), "\"rank.0\", \"rank.2\"");
     tn_error_clear();
     assert_int_equal(tn_store_wait(s, names + 1, 1, 0), TN_OK);
     assert_int_equal(tn_store_wait(s, NULL, 0, 0), TN_OK);
 
     static const double bad[] = {-1, NAN};
     for (int i = 0; i < 2; i++) {
-        assert_int_equal(tn_store_get(s, "never", &data, NULL, bad[i]), TN_EVALUE);
-        assert_error(TN_EVALUE, "time-out");
-        assert_int_equal(tn_store_wait(s, names, 3, bad[i]), TN_EVALUE);
-        tn_error_clear();
+        assert_fails(tn_store_get(s, "never", &data, NULL, bad[i]), TN_EVALUE, "time-out");
+        assert_fails(tn_store_wait(s, names, 3, bad[i]), TN_EVALUE, "");
     }
     assert_int_equal(tn_store_get(s, "rank.1", &data, NULL, INFINITY), TN_OK);
     free(data);
     tn_store_free(s);
-}
-
-PLAIN_TEST(test_deadlines) {
-    for_each(check_deadlines);
 }
 
 /* ---- At the same time ------------------------------------------------------------------------ */
@@ -331,7 +304,7 @@ static void *add_and_race(void *user) {
     return NULL;
 }
 
-static void check_threads(place *p) {
+STORES_TEST(test_threads) {
     tn_store *shared = open_store(p);
     worker w[THREADS];
     for (int i = 0; i < THREADS; i++) { /* two share a store, two have their own */
@@ -353,10 +326,6 @@ static void check_threads(place *p) {
     tn_store_free(shared);
 }
 
-PLAIN_TEST(test_threads) {
-    for_each(check_threads);
-}
-
 static void *wait_for_go(void *user) {
     worker *w = user;
     void *data;
@@ -369,7 +338,7 @@ static void *wait_for_go(void *user) {
 
 /* Threads that wait in a store must not keep another thread from setting a key in the same
  * store. */
-static void check_waiting(place *p) {
+STORES_TEST(test_waiting) {
     tn_store *s = open_store(p);
     worker w[THREADS];
     for (int i = 0; i < THREADS; i++) {
@@ -387,12 +356,8 @@ static void check_waiting(place *p) {
     tn_store_free(s);
 }
 
-PLAIN_TEST(test_waiting) {
-    for_each(check_waiting);
-}
-
 /* Each rank opens its own store. */
-static int rank_of_store(tn_group *none, const char *argument) {
+PLAIN_RANK(rank_of_store) {
     int rank = atoi(getenv("RANK")), ranks = atoi(getenv("WORLD_SIZE"));
     tn_store *s = ranks_store(argument);
     rank_assert(s != NULL);
@@ -423,7 +388,7 @@ static int rank_of_store(tn_group *none, const char *argument) {
 }
 
 PLAIN_TEST(test_processes) {
-    ranks_pass(3, "-store", ranks_place());
+    ranks_pass(3, "rank_of_store", ranks_place());
 }
 
 /* ---- Arguments and memory -------------------------------------------------------------------- */
@@ -431,26 +396,21 @@ PLAIN_TEST(test_processes) {
 PLAIN_TEST(test_arguments) {
     bool truth;
     tn_store *s = tn_memory_store();
-    assert_int_equal(tn_store_set(s, "k", NULL, 1), TN_EVALUE);
-    assert_error(TN_EVALUE, "is NULL");
-    assert_null(tn_tcp_store("localhost", 70000, TOKEN, 0));
-    assert_error(TN_EVALUE, "70000");
-    assert_null(tn_tcp_store("localhost", 1, "", 0));
-    assert_error(TN_EVALUE, "token is empty");
+    assert_fails(tn_store_set(s, "k", NULL, 1), TN_EVALUE, "is NULL");
+    assert_none(tn_tcp_store("localhost", 70000, TOKEN, 0), TN_EVALUE, "70000");
+    assert_none(tn_tcp_store("localhost", 1, "", 0), TN_EVALUE, "token is empty");
     assert_null(tn_tcp_store("no\033[2J such\a host", 1, TOKEN, 0)); /* the message is printable */
-    assert_null(strpbrk(tn_error_message(), "\033\a"));
-    assert_error(TN_EPEER, "unknown host no such? host");
+    assert_none(strpbrk(tn_error_message(), "\033\a"), TN_EPEER, "unknown host no such? host");
     static const char *const addresses[] = {NULL, "0.0.0.0", "127.0.0.1"};
     for (int i = 0; i < 6; i++) { /* no server without a token, at any address */
-        assert_null(tn_store_serve(addresses[i / 2], 0, i % 2 ? "" : NULL));
-        assert_error(TN_EVALUE, i % 2 ? "token is empty" : "token is NULL");
+        assert_none(tn_store_serve(addresses[i / 2], 0, i % 2 ? "" : NULL), TN_EVALUE,
+                    i % 2 ? "token is empty" : "token is NULL");
     }
     /* With an error pending, these calls do nothing. */
     tn_raise(TN_EVALUE, "first");
     assert_int_equal(tn_store_set(s, "k", "", 0), TN_EVALUE);
     assert_null(tn_memory_store());
-    assert_null(tn_store_serve(NULL, 0, TOKEN));
-    assert_error(TN_EVALUE, "first");
+    assert_none(tn_store_serve(NULL, 0, TOKEN), TN_EVALUE, "first");
     assert_int_equal(tn_store_check(s, "k", &truth), TN_OK);
     assert_false(truth);
     tn_store_free(s);
@@ -486,11 +446,4 @@ PLAIN_TEST(test_no_memory) {
             break;
         }
     }
-}
-
-static const rank_entry bodies[] = {{"-store", rank_of_store}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -119,7 +119,7 @@ static void use_stores(void) {
 }
 
 /* "ENGINE CLOSED FOLDER" */
-static int work_without_streams(tn_group *none, const char *argument) {
+PLAIN_RANK(work_without_streams) {
     char engine[8], folder[400];
     must_at(sscanf(argument, "%7s %d %399s", engine, &closed, folder) == 3, argument, __LINE__);
     good_stderr = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, 50);
@@ -127,10 +127,8 @@ static int work_without_streams(tn_group *none, const char *argument) {
     for (int fd = 0; fd <= STDERR_FILENO; fd++) {
         if (wanted & 1 << fd) { close(fd); }
     }
-    tn_dist_options o = tn_dist_defaults();
-    o.engine = engine;
-    tn_group *world = tn_dist_init(o);
-    must(world != none);
+    tn_group *world = tn_dist_init(TN_WITH(tn_dist, .engine = engine));
+    must(world != NULL);
     TN_SCOPE;
     tn_linear line;
     tn_linear_init(&line, 3, 2, tn_linear_defaults());
@@ -155,7 +153,7 @@ static void closed_streams(const char *engine) {
         const char *folder = temp_path(name);
         assert_int_equal(mkdir(folder, 0700), 0);
         snprintf(argument, sizeof(argument), "%s %d %s", engine, which, folder);
-        ranks_pass(2, "-work", argument);
+        ranks_pass(2, "work_without_streams", argument);
         snprintf(part, sizeof(part), "%s/parts/lock", name);
         struct stat about;
         assert_int_equal(stat(temp_path(part), &about), 0);
@@ -170,11 +168,4 @@ TEST(test_shm) {
 TEST(test_gloo) {
     if (!gloo_is_here()) { skip(); }
     closed_streams("gloo");
-}
-
-static const rank_entry bodies[] = {{"-work", work_without_streams}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

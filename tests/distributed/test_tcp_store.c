@@ -204,7 +204,7 @@ PLAIN_TEST(test_limits) {
         }
         assert_int_equal(take_reply(&s, body).status, i ? TN_ENOMEM : TN_OK);
     }
-    assert_non_null(strstr(body, "full (4096 bytes)"));
+    assert_contains(body, "full (4096 bytes)");
     n = put_request(bytes, (tn__request){.kind = TN_STORE_DELETE}, "a", "", "");
     assert_true(tn__session_take(&s, bytes, n, 0));
     assert_true(take_reply(&s, body).number == 1);
@@ -341,7 +341,7 @@ PLAIN_TEST(test_wrong_token) {
     assert_true(tn__now() - begin < 20);
     char where[32];
     snprintf(where, sizeof(where), "127.0.0.1:%d", port);
-    assert_non_null(strstr(tn_error_message(), where));
+    assert_contains(tn_error_message(), where);
     assert_error(TN_EPEER, "does not know this job's token");
     char why[TN_STORE_WHY];
     assert_int_equal(tn__tcp_probe("127.0.0.1", port, TOKEN, tn__now() + 5, why), TN__DIAL_OURS);
@@ -388,16 +388,15 @@ static tn_store *join_impostor(const void *says, size_t bytes, double timeout) {
 PLAIN_TEST(test_impostors) {
     uint8_t bytes[TN__GREETING] = {0}, nonce[TN__NONCE] = {0};
     memset(bytes, 'x', sizeof(bytes));
-    assert_null(join_impostor(bytes, sizeof(bytes), 10));
-    assert_error(TN_EPEER, "not a Tern store");
+    assert_none(join_impostor(bytes, sizeof(bytes), 10), TN_EPEER, "not a Tern store");
 
     tn__hello_write(bytes, nonce); /* knows the protocol, not the token */
-    assert_null(join_impostor(bytes, sizeof(bytes), 10));
-    assert_error(TN_EPEER, "does not know this job's token");
+    assert_none(join_impostor(bytes, sizeof(bytes), 10), TN_EPEER,
+                "does not know this job's token");
 
     bytes[4] = 1;
-    assert_null(join_impostor(bytes, TN__HELLO, 10));
-    assert_error(TN_EPEER, "it speaks version 1 of the store's protocol, this process 3");
+    assert_none(join_impostor(bytes, TN__HELLO, 10), TN_EPEER,
+                "it speaks version 1 of the store's protocol, this process 3");
 
     double begin = tn__now();
     assert_null(join_impostor(NULL, 0, 0.3));
@@ -490,8 +489,7 @@ PLAIN_TEST(test_one_server_a_name) {
     if (!has_two_addresses("localhost")) { skip(); }
     tn_store_server *server = tn_store_serve("localhost", 0, TOKEN);
     assert_non_null(server);
-    assert_null(tn_store_serve("localhost", tn_store_server_port(server), TOKEN));
-    assert_error(TN_EIO, "in use");
+    assert_none(tn_store_serve("localhost", tn_store_server_port(server), TOKEN), TN_EIO, "in use");
     tn_store_server_free(server);
 }
 
@@ -515,15 +513,13 @@ PLAIN_TEST(test_ports) {
         assert_int_equal(tn_store_server_port(servers[i]), first + i);
     }
     snprintf(said, sizeof(said), "none of TERN_PORTS, %d-%d, is free", first, first + PORTS - 1);
-    assert_null(tn_store_serve("127.0.0.1", 0, TOKEN));
-    assert_error(TN_EIO, said);
-    assert_null(tn_store_serve(NULL, 0, TOKEN));
-    assert_error(TN_EIO, said);
+    assert_none(tn_store_serve("127.0.0.1", 0, TOKEN), TN_EIO, said);
+    assert_none(tn_store_serve(NULL, 0, TOKEN), TN_EIO, said);
     tn_store_server_free(servers[1]);
     servers[1] = tn_store_serve("127.0.0.1", 0, TOKEN);
     assert_int_equal(tn_store_server_port(servers[1]), first + 1);
-    assert_null(tn_store_serve("127.0.0.1", first + PORTS, TOKEN));
-    assert_error(TN_EIO, "is not one of TERN_PORTS");
+    assert_none(tn_store_serve("127.0.0.1", first + PORTS, TOKEN), TN_EIO,
+                "is not one of TERN_PORTS");
     for (int i = 0; i < PORTS; i++) {
         tn_store_server_free(servers[i]);
     }
@@ -532,8 +528,7 @@ PLAIN_TEST(test_ports) {
                                       "1-2-3",  "+1-2",        "-1-2", "1-99999999999"};
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         setenv("TERN_PORTS", bad[i], 1);
-        assert_null(tn_store_serve("127.0.0.1", 0, TOKEN));
-        assert_error(TN_EIO, "should be FIRST-LAST");
+        assert_none(tn_store_serve("127.0.0.1", 0, TOKEN), TN_EIO, "should be FIRST-LAST");
     }
     setenv("TERN_PORTS", "", 1);
     tn_store_server_free(tn_store_serve("127.0.0.1", 0, TOKEN));
@@ -621,8 +616,7 @@ PLAIN_TEST(test_late_server) {
     assert_non_null(s);
     tn_store_free(s);
 
-    assert_null(tn_store_serve("127.0.0.1", l.port, TOKEN));
-    assert_error(TN_EIO, "in use");
+    assert_none(tn_store_serve("127.0.0.1", l.port, TOKEN), TN_EIO, "in use");
     tn_store_server_free(l.server);
 
     double begin = tn__now();
@@ -675,7 +669,7 @@ PLAIN_TEST(test_server_gone) {
 }
 
 /* A process that serves until it is killed. */
-static int server_process(tn_group *none, const char *argument) {
+PLAIN_RANK(server_process) {
     tn_store_server *server = tn_store_serve("127.0.0.1", atoi(argument), TOKEN);
     rank_assert(server != NULL);
     printf("serving\n");
@@ -687,7 +681,7 @@ static int server_process(tn_group *none, const char *argument) {
 PLAIN_TEST(test_server_stopped) {
     char port[16];
     snprintf(port, sizeof(port), "%d", ranks_free_port());
-    ranks_job job = ranks_start(1, "-serve", port, NULL);
+    ranks_job job = ranks_start(1, "server_process", port, NULL);
     assert_true(ranks_await_output(&job, 0, "serving", 20));
     tn_store *s = tn_tcp_store("127.0.0.1", atoi(port), TOKEN, 20);
     assert_non_null(s);
@@ -706,11 +700,4 @@ PLAIN_TEST(test_server_stopped) {
     ranks_free(&result);
     all_fail(s, 15);
     tn_store_free(s);
-}
-
-static const rank_entry bodies[] = {{"-serve", server_process}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

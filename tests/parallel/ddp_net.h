@@ -61,8 +61,7 @@ static inline void net_backward(net *m, int64_t number) {
 
 /* Options with every parameter in a bucket of its own. */
 static inline tn_ddp_options small_buckets(void) {
-    tn_ddp_options o = tn_ddp_defaults();
-    o.bucket_bytes = 1;
+    tn_ddp_options o = TN_WITH(tn_ddp, .bucket_bytes = 1);
     return o;
 }
 

@@ -64,8 +64,7 @@ static inline void net_init(net *m, uint64_t seed) {
     tn_seed(seed);
     tn_module_init(m, "net", net_forward);
     tn_embedding_init(&m->wte, VOCAB, WIDTH, tn_embedding_defaults());
-    tn_linear_options bare = TN_WITH(tn_linear, .bias = false);
-    tn_linear_init(&m->head, WIDTH, VOCAB, bare);
+    tn_linear_init(&m->head, WIDTH, VOCAB, TN_WITH(tn_linear, .bias = false));
     tn_module_add(m, "wte", &m->wte);
     layer_init(&m->h[0]);
     layer_init(&m->h[1]);
@@ -133,9 +132,7 @@ typedef struct run {
 
 static inline void attach_as(net *m, tn_group *g, const run *r) {
     if (r->how == DDP) {
-        tn_ddp_options o = tn_ddp_defaults();
-        o.find_unused = r->options.find_unused;
-        CHECK(tn_ddp(m, g, o) != NULL);
+        CHECK(tn_ddp(m, g, TN_WITH(tn_ddp, .find_unused = r->options.find_unused)) != NULL);
     } else if (r->how == NAIVE) {
         CHECK(tn_fsdp_naive(m, g) == TN_OK);
     } else {

@@ -41,28 +41,24 @@ static inline mesh_shape mesh_shape_of(bool llama) {
                         .length = MESH_LENGTH};
 }
 
+/* The ranks of a mesh that leaves none out. */
+static inline int mesh_ranks(const char *mesh) {
+    tn_spread_options o = tn_spread_defaults();
+    assert_int_equal(tn_spread_read(&o, mesh), TN_OK);
+    return o.pp * (o.dp ? o.dp : 1) * o.shard * o.cp * o.tp;
+}
+
 static inline void mesh_init_gpt(tn_gpt *m, const mesh_shape *s) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = s->vocab;
-    o.context = s->length;
-    o.layers = s->layers;
-    o.heads = s->heads;
-    o.width = s->width;
-    o.bias = s->bias;
-    o.dropout = s->dropout;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = s->vocab, .context = s->length, .layers = s->layers,
+                .heads = s->heads, .width = s->width, .bias = s->bias, .dropout = s->dropout);
     tn_gpt_init(m, o);
 }
 
 static inline void mesh_init_llama(tn_llama *m, const mesh_shape *s) {
-    tn_llama_options o = tn_llama_defaults();
-    o.vocab = s->vocab;
-    o.context = s->length;
-    o.layers = s->layers;
-    o.heads = s->heads;
-    o.kv_heads = s->kv_heads;
-    o.width = s->width;
-    o.hidden = s->hidden;
-    o.tied = s->tied;
+    tn_llama_options o = TN_WITH(tn_llama, .vocab = s->vocab, .context = s->length,
+                                 .layers = s->layers, .heads = s->heads, .kv_heads = s->kv_heads,
+                                 .width = s->width, .hidden = s->hidden, .tied = s->tied);
     tn_llama_init(m, o);
 }
 

@@ -11,6 +11,7 @@
 
 #include "nn/layout.h"
 #include "tern/tern.h"
+#include "tests/distributed/rank_check.h"
 
 /* For the ranks' threads, where cmocka's assertions cannot be used. */
 #define must(truth) ((truth) ? (void)0 : rank_failed(#truth, __FILE__, __LINE__))
@@ -139,9 +140,8 @@ static inline void lay_on_mesh(parts_run *r) {
         {"in", TN_TP_ENTER, 0}, {"in", TN_TP_COLUMN, 1}, {"out", TN_TP_ROW, 0}, {NULL, 0, 0}};
     int tp = r->how == LIES_TP_2 ? 2 : 4, shards = tn_group_size(r->world) / tp;
     r->mesh = tn_mesh_new(r->world, 2, (int[]){shards, tp}, (const char *[]){"shard", "tp"});
-    tn_tp_options o = tn_tp_defaults();
-    o.plan = plan;
-    must(tn_tensor_parallel(&r->net, tn_mesh_group(r->mesh, "tp"), o) == TN_OK);
+    must(tn_tensor_parallel(&r->net, tn_mesh_group(r->mesh, "tp"), TN_WITH(tn_tp, .plan = plan)) ==
+         TN_OK);
     if (shards > 1) {
         must(tn_fsdp(&r->net, tn_mesh_group(r->mesh, "shard"), NULL, tn_fsdp_defaults()) != NULL);
     }

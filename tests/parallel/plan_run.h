@@ -16,11 +16,8 @@ typedef struct plan_run {
 } plan_run;
 
 static inline tn__plan_options plan_options(const plan_run *r, int ranks) {
-    tn__plan_options o = tn__plan_defaults();
-    o.ranks = ranks;
-    o.batch = r->batch;
-    o.compute = r->bf16 ? TN_BF16 : TN_F32;
-    o.recompute = r->recompute;
+    tn__plan_options o = TN_WITH(tn__plan, .ranks = ranks, .batch = r->batch,
+                                 .compute = r->bf16 ? TN_BF16 : TN_F32, .recompute = r->recompute);
     tn_spread_read(&o.mesh, r->mesh);
     int data = ranks / o.mesh.pp / o.mesh.tp / o.mesh.cp;
     o.tokens = r->batch * r->shape.length * r->micros * data;

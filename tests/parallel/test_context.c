@@ -49,8 +49,7 @@ static void attend_part(const attention *a, tn_group *g, const tn__attend_rule *
         in[i] =
             tn_set_requires_grad(tn_copy(tn_context_slice(g, a->kind, numbers_of(a, i), 2)), true);
     }
-    tn_attention_options o = tn_attention_defaults();
-    o.causal = a->causal;
+    tn_attention_options o = TN_WITH(tn_attention, .causal = a->causal);
     tn_tensor *y = rule && rule->f ? rule->f(rule->state, in[0], in[1], in[2], mask_of(a), o)
                                    : tn_attention(in[0], in[1], in[2], mask_of(a), o);
     tn_backward_from(&y, &dy, 1, false);
@@ -121,20 +120,14 @@ static double keys_seen(tn_cp_kind kind, tn_group *g) {
     return tn_item(tn_sum_all(tn_add_scalar(mine, 1)));
 }
 
-static void counts_keys(tn_group *g, void *user) {
+RANKS_TEST(test_causal_balance, 1, 2, 3, 4, 5, 6) {
     TN_SCOPE;
-    int ranks = tn_group_size(g), rank = tn_group_rank(g);
+    int ranks = tn_group_size(world), rank = tn_group_rank(world);
     double b = 960.0 / (2 * ranks);
-    CHECK(keys_seen(TN_CP_KEYS, g) == (2 * ranks - 1) * b * b + b * (b + 1));
+    CHECK(keys_seen(TN_CP_KEYS, world) == (2 * ranks - 1) * b * b + b * (b + 1));
     /* consecutive positions, with which TN_CP_KEYS would be unbalanced */
     double first = 2 * b * (2 * b + 1) / 2;
-    CHECK(keys_seen(TN_CP_HEADS, g) == first + rank * 4 * b * b);
-}
-
-TEST(test_causal_balance) {
-    for (int ranks = 1; ranks <= 6; ranks++) {
-        run_ok(ranks, counts_keys, NULL);
-    }
+    CHECK(keys_seen(TN_CP_HEADS, world) == first + rank * 4 * b * b);
 }
 
 /* ---- Training -------------------------------------------------------------------------------- */
@@ -416,7 +409,7 @@ static void is_refused(tn_group *g, void *user) {
 TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
-        const char *is = run_failing(r->ranks, is_refused, (void *)r, r->status);
+        const char *is = run_failing(r->ranks, is_refused, r, r->status);
         if (!strstr(is, r->says)) { fail_msg("%s: %s", r->name, is); }
     }
 }

@@ -79,26 +79,21 @@ TEST(test_buckets_follow_readiness) {
 }
 
 /* The first bucket is closed at 1 MiB, and the others at 25. */
-static void sends_first_early(tn_group *g, void *user) {
+RANKS_TEST(test_the_first_bucket_is_small, 2) {
     tn_sequential *m = tn_sequential_new();
     for (int i = 0; i < 3; i++) {
         tn_sequential_add(m, tn_linear_new(512, 1024)); /* 2 MiB */
     }
-    CHECK(tn_ddp_statistics(tn_ddp(m, g, tn_ddp_defaults())).buckets == 2);
+    CHECK(tn_ddp_statistics(tn_ddp(m, world, tn_ddp_defaults())).buckets == 2);
     tn_module_free(m);
-}
-
-TEST(test_the_first_bucket_is_small) {
-    run_ok(2, sends_first_early, NULL);
 }
 
 /* Gradients of two dtypes: bf16, and f32 for a bf16 parameter. */
 static void mixes_dtypes(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
-    tn_linear_options o = tn_linear_defaults();
     tn_linear m, alone[2];
-    o.dtype = TN_BF16;
+    tn_linear_options o = TN_WITH(tn_linear, .dtype = TN_BF16);
     tn_seed(9);
     tn_linear_init(&m, 4, 4, o);
     CHECK(tn_set_grad_dtype(m.weight, TN_F32) == TN_OK);
@@ -161,18 +156,18 @@ static tn_work *two_halves(tn_group *g, tn_ddp_bucket *b, int stage, void *user)
 }
 
 /* The same bits as with one stage: ranks add each element in the same order. */
-static void takes_stages(tn_group *g, void *user) {
+RANKS_TEST(test_stages_of_a_hook, 2, 3) {
     stages s = {.n = 0};
     tn_ddp_options o = small_buckets();
     net m, want;
     net_init(&m, 1);
     net_init(&want, 1);
-    tn_ddp(&want, g, o);
+    tn_ddp(&want, world, o);
     o.hook = two_halves;
     o.hook_user = &s;
-    tn_ddp(&m, g, o);
-    net_backward(&m, tn_group_rank(g));
-    net_backward(&want, tn_group_rank(g));
+    tn_ddp(&m, world, o);
+    net_backward(&m, tn_group_rank(world));
+    net_backward(&want, tn_group_rank(world));
     numbers is = grads_of(&m), should = grads_of(&want);
     CHECK(same_numbers(&is, &should));
     CHECK(s.n == 3 * 6 && s.lasts == 1 && s.elements == (double)tn_module_count(&m));
@@ -181,11 +176,6 @@ static void takes_stages(tn_group *g, void *user) {
     }
     tn_module_finish(&m);
     tn_module_finish(&want);
-}
-
-TEST(test_stages_of_a_hook) {
-    run_ok(2, takes_stages, NULL);
-    run_ok(3, takes_stages, NULL);
 }
 
 /* An error on one rank between two stages is an error on all. */
@@ -205,7 +195,7 @@ static void fails_between(tn_group *g, void *user) {
 
 TEST(test_a_hook_that_fails) {
     const char *text = run_failing(2, fails_between, NULL, TN_EVALUE);
-    assert_non_null(strstr(text, "nothing goes any further"));
+    assert_contains(text, "nothing goes any further");
 }
 
 static float round_through(float x, bool half) {

@@ -22,13 +22,10 @@ static void ends_early(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_the_short_rank_is_named) {
-    assert_int_equal(tn_local_run(3, ends_early, NULL), TN_EPEER);
-    assert_non_null(strstr(tn_error_message(), "rank 1 has left"));
-    assert_non_null(strstr(tn_error_message(), "tn_ddp_join"));
-    tn_error_clear();
-    assert_int_equal(tn_local_run(3, ends_early, ""), TN_EMISMATCH);
-    assert_non_null(strstr(tn_error_message(), "rank 1 is in barrier"));
-    tn_error_clear();
+    const char *said = run_failing(3, ends_early, NULL, TN_EPEER);
+    assert_contains(said, "rank 1 has left");
+    assert_contains(said, "tn_ddp_join");
+    assert_contains(run_failing(3, ends_early, "", TN_EMISMATCH), "rank 1 is in barrier");
 }
 
 /* ---- With join ------------------------------------------------------------------------------- */
@@ -177,8 +174,7 @@ static void joins_a_richer_loop(tn_group *g, void *user) {
 }
 
 PLAIN_TEST(test_join_in_a_richer_loop) {
-    tn_ddp_options o = tn_ddp_defaults();
-    o.join = true;
+    tn_ddp_options o = TN_WITH(tn_ddp, .join = true);
     run_ok(3, joins_a_richer_loop, &o);
     o.find_unused = true;
     o.bucket_bytes = 1;
@@ -192,15 +188,9 @@ static void goes_on_with_state(tn_group *g, void *user) {
     TN_SCOPE;
     int rank = tn_group_rank(g);
     tn_linear m;
-    tn_linear_options lo = tn_linear_defaults();
-    lo.dtype = *dtype;
-    tn_linear_init(&m, NET_IN, NET_OUT, lo);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.join = true;
-    tn_ddp_state *ddp = tn_ddp(&m, g, o);
-    tn_adamw_options ao = tn_adamw_defaults();
-    ao.lr = 0.1;
-    tn_optim *opt = tn_adamw(&m, ao);
+    tn_linear_init(&m, NET_IN, NET_OUT, TN_WITH(tn_linear, .dtype = *dtype));
+    tn_ddp_state *ddp = tn_ddp(&m, g, TN_WITH(tn_ddp, .join = true));
+    tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 0.1));
     for (int epoch = 0; epoch < 2; epoch++) {
         int batches = epoch == 0 ? (int[]){0, 4, 2}[rank] : 3;
         for (int step = 0; step < batches; step++) {
@@ -263,22 +253,14 @@ static void does_not_join(tn_group *g, void *user) {
     net m;
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, g, tn_ddp_defaults());
-    CHECK(tn_ddp_join(ddp, NULL) == TN_ESTATE);
-    CHECK(strstr(tn_error_message(), "the option join is false"));
-    tn_error_clear();
+    CHECK(tn_ddp_join(ddp, NULL) == TN_ESTATE &&
+          failed_with(TN_ESTATE, "the option join is false"));
     tn_module_finish(&m);
 }
 
 PLAIN_TEST(test_errors) {
-    tn_ddp_options o = tn_ddp_defaults();
-    o.join = true;
-    failures = 0;
-    assert_int_equal(tn_local_run(2, fails_while_joined, &o), TN_ESTATE);
-    tn_error_clear();
-    assert_int_equal(failures, 0);
-    assert_int_not_equal(tn_local_run(2, skips_a_backward, &o), TN_OK);
-    assert_non_null(strstr(tn_error_message(), "rank 0 begins a backward"));
-    tn_error_clear();
-    assert_int_equal(failures, 0);
+    tn_ddp_options o = TN_WITH(tn_ddp, .join = true);
+    run_failing(2, fails_while_joined, &o, TN_ESTATE);
+    assert_contains(run_failing(2, skips_a_backward, &o, TN_EMISMATCH), "rank 0 begins a backward");
     run_ok(1, does_not_join, NULL);
 }

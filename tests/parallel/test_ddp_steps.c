@@ -108,9 +108,7 @@ static void adds_to_sums(tn_group *g, void *user) {
     bool no_sync = user != NULL;
     net m;
     net_init(&m, 1);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.sum = true;
-    tn_ddp(&m, g, o);
+    tn_ddp(&m, g, TN_WITH(tn_ddp, .sum = true));
     net_backward(&m, tn_group_rank(g));
     CHECK(tn_error() == TN_OK);
     if (no_sync) {
@@ -206,14 +204,14 @@ TEST(test_buffers_come_from_rank_0) {
 
 /* ---- Random numbers -------------------------------------------------------------------------- */
 
-static void moves_streams(tn_group *g, void *user) {
-    uint64_t rank = (uint64_t)tn_group_rank(g), ranks = (uint64_t)tn_group_size(g);
+RANKS_TEST(test_random_numbers_are_the_micro_batchs, 1, 3) {
+    uint64_t rank = (uint64_t)tn_group_rank(world), ranks = (uint64_t)tn_group_size(world);
     tn_generator *generator = tn_default_generator();
     tn_seed(77);
     generator->call = 13;
     net m;
     net_init(&m, 1);
-    tn_ddp(&m, g, tn_ddp_defaults());
+    tn_ddp(&m, world, tn_ddp_defaults());
     CHECK(generator->stream == rank + 1 && generator->call == 0 && generator->seed == 77);
     generator->call = 5;
     net_backward(&m, 0);
@@ -237,9 +235,4 @@ static void moves_streams(tn_group *g, void *user) {
         CHECK(generator->stream == 0);
     }
     tn_module_finish(&m);
-}
-
-TEST(test_random_numbers_are_the_micro_batchs) {
-    run_ok(1, moves_streams, NULL);
-    run_ok(3, moves_streams, NULL);
 }

@@ -58,8 +58,7 @@ static void finds_unused(tn_group *g, void *user) {
 
 /* A sum to which no rank adds is not reduced again. */
 static void keeps_unused_sums(tn_group *g, void *user) {
-    tn_ddp_options o = tn_ddp_defaults();
-    o.find_unused = o.sum = true;
+    tn_ddp_options o = TN_WITH(tn_ddp, .find_unused = true, .sum = true);
     net m;
     net_init(&m, 1);
     tn_ddp(&m, g, o);
@@ -224,9 +223,7 @@ static void thaws_too_late(tn_group *g, void *user) {
     net m;
     net_init(&m, 1);
     tn_module_requires_grad(&m.extra, false);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.join = user != NULL;
-    tn_ddp(&m, g, o);
+    tn_ddp(&m, g, TN_WITH(tn_ddp, .join = user != NULL));
     tn_module_requires_grad(&m.extra, true);
     tn_tensor *loss;
     {

@@ -11,8 +11,7 @@
 
 /* Zeroing also drops gradients that have not been reduced yet. */
 static void forgets_gradients(tn_group *g, void *user) {
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.stage = *(const int *)user;
+    tn_fsdp_options o = TN_WITH(tn_fsdp, .stage = *(const int *)user);
     net m, want;
     net_init(&m, 1);
     net_init(&want, 1);
@@ -53,9 +52,7 @@ TEST(test_gradients_that_are_forgotten) {
 static int64_t elements_of(tn_group *g, const char *units, int64_t *unit_count) {
     net m;
     net_init(&m, 1);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.units = units;
-    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, o);
+    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .units = units));
     CHECK(s != NULL);
     tn_fsdp_stats stats = tn_fsdp_statistics(s);
     *unit_count = stats.units;
@@ -74,7 +71,7 @@ static void shares_out(tn_group *g, void *user) {
 }
 
 /* A transparent child has its parent's path, but only the parent is a unit. */
-static void spreads_a_transparent_child(tn_group *g, void *user) {
+RANKS_TEST(test_transparent_children, 2) {
     net m;
     layer part;
     net_init(&m, 4);
@@ -82,15 +79,9 @@ static void spreads_a_transparent_child(tn_group *g, void *user) {
     tn_linear_init(&part.out, WIDTH, WIDTH, tn_linear_defaults());
     tn_module_add(&part, "more", &part.out);
     tn_module_add(&m.h[0], "", &part);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.units = "h.*";
-    tn_fsdp_state *s = tn_fsdp(&m, g, NULL, o);
+    tn_fsdp_state *s = tn_fsdp(&m, world, NULL, TN_WITH(tn_fsdp, .units = "h.*"));
     CHECK(s && tn_fsdp_statistics(s).units == 3);
     tn_module_finish(&m);
-}
-
-TEST(test_transparent_children) {
-    run_ok(2, spreads_a_transparent_child, NULL);
 }
 
 TEST(test_units_and_their_parameters) {
@@ -175,38 +166,32 @@ TEST(test_parts_are_made_alone) {
 
 /* Four ranks, which are threads, together peak below 2.75 times the model: parts and their
  * gradients are twice the model; the rest is buffers for a few of many units, and one unit. */
-static void attaches_deferred(tn_group *g, void *user) {
+RANKS_TEST(test_no_rank_has_it_whole, 4) {
     static int64_t before; /* rank 0 measures while the others wait */
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = o.context = o.width = 16;
-    o.layers = 32;
-    o.heads = 2;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = 16, .context = 16, .width = 16, .layers = 32, .heads = 2);
     tn_gpt gpt;
-    tn_barrier(g);
-    if (tn_group_rank(g) == 0) {
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
         before = tn_memory().allocated;
         tn_memory_reset_peak();
     }
-    tn_barrier(g);
+    tn_barrier(world);
     {
         TN_DEFER_INIT;
         tn_gpt_init(&gpt, o);
-        CHECK(tn_fsdp(&gpt, g, NULL, tn_fsdp_defaults()) != NULL);
+        CHECK(tn_fsdp(&gpt, world, NULL, tn_fsdp_defaults()) != NULL);
     }
-    tn_barrier(g);
-    if (tn_group_rank(g) == 0) {
+    tn_barrier(world);
+    if (tn_group_rank(world) == 0) {
         double whole = 4.0 * (double)tn_module_count(&gpt);
         double most = (double)(tn_memory().peak - before) / whole;
         CHECK(most > 2 && most < 2.75);
     }
-    tn_barrier(g);
+    tn_barrier(world);
     TN_SCOPE;
     tn_backward(tn_lm_loss(&gpt, tn_zeros(TN_DIMS(1, 4), TN_I64), tn_zeros(TN_DIMS(1, 4), TN_I64)));
     tn_module_finish(&gpt);
-}
-
-TEST(test_no_rank_has_it_whole) {
-    run_ok(4, attaches_deferred, NULL);
 }
 
 /* ---- Gathered parameters --------------------------------------------------------------------- */
@@ -240,8 +225,7 @@ static void looks_at_whole(tn_group *g, void *user) {
     }
     if (r->options.stage == 3) {
         CHECK(tn_fsdp_statistics(s).whole == 0);
-        CHECK(tn_is_inert(tn_neg(m.wte.weight)) && tn_error() == TN_ESTATE);
-        tn_error_clear();
+        CHECK(tn_is_inert(tn_neg(m.wte.weight)) && failed_with(TN_ESTATE, ""));
     }
     CHECK(tn_fsdp_statistics(s).most_whole == all);
     tn_module_finish(&want);
@@ -264,16 +248,14 @@ static tn_tensor *no_hook(tn_tensor *grad, void *user) {
 
 /* Tries to attach on one rank, and finishes m. */
 static void assert_refused(net *m, tn_fsdp_options o, tn_status status, const char *part) {
-    assert_null(tn_fsdp(m, NULL, NULL, o));
-    assert_error(status, part);
+    assert_none(tn_fsdp(m, NULL, NULL, o), status, part);
     tn_module_finish(m);
 }
 
 TEST(test_options_that_are_refused) {
-    tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
-    o.units = "h.* g.*";
+    tn_fsdp_options o = TN_WITH(tn_fsdp, .units = "h.* g.*");
     assert_refused(&m, o, TN_EVALUE,
                    "no module of the net matches \"g.*\" (paths separated by spaces");
     net_init(&m, 1);
@@ -316,8 +298,7 @@ TEST(test_states_that_are_refused) {
 
     net_init(&m, 1);
     assert_non_null(tn_fsdp(&m, NULL, NULL, o));
-    assert_int_equal(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE);
-    tn_error_clear();
+    assert_fails(tn_module_set_precision(&m, tn_precision_defaults()), TN_ESTATE, "");
     assert_int_equal(tn_module_to(&m, tn_device_of(m.wte.weight)), TN_OK); /* same device */
     tn_module_finish(&m);
 }
@@ -330,14 +311,13 @@ typedef struct difference {
 static void rank_differs(tn_group *g, void *user) {
     difference *d = user;
     bool odd = tn_group_rank(g) == 1;
-    tn_fsdp_options o = tn_fsdp_defaults();
     net m;
     net_init(&m, 1);
     if (odd && !strcmp(d->what, "policy")) { tn_module_set_precision(&m, tn_precision_defaults()); }
     tn_module_requires_grad(&m.h[1], !(odd && !strcmp(d->what, "frozen")));
-    o.units = odd && !strcmp(d->what, "units") ? "h.0" : "h.*";
-    o.stage = odd && !strcmp(d->what, "stage") ? 2 : 3;
-    CHECK(tn_fsdp(&m, g, NULL, o) == NULL);
+    CHECK(tn_fsdp(&m, g, NULL,
+                  TN_WITH(tn_fsdp, .units = odd && !strcmp(d->what, "units") ? "h.0" : "h.*",
+                          .stage = odd && !strcmp(d->what, "stage") ? 2 : 3)) == NULL);
     CHECK(tn_error() == TN_EMISMATCH);
     if (odd) { snprintf(d->says, sizeof(d->says), "%s", tn_error_message()); }
     tn_error_clear();
@@ -401,8 +381,7 @@ TEST(test_memory_that_runs_out) {
         TN_SCOPE;
         net m;
         net_init(&m, 1);
-        tn_fsdp_options o = tn_fsdp_defaults();
-        o.units = "h.* h.*.inner";
+        tn_fsdp_options o = TN_WITH(tn_fsdp, .units = "h.* h.*.inner");
         tn__alloc_fail_at(n);
         bool attached = tn_fsdp(&m, NULL, NULL, o) != NULL;
         assert_true(attached == (tn_error() == TN_OK));
@@ -425,16 +404,15 @@ TEST(test_memory_that_runs_out) {
 }
 
 /* Two modules, one group, one backward through both. */
-static void shares_a_group(tn_group *g, void *user) {
+RANKS_TEST(test_two_modules_share_a_group, 1, 2) {
     TN_SCOPE;
     net a, b, alone[2];
     net_init(&a, 1);
     net_init(&b, 2);
     net_init(&alone[0], 1);
     net_init(&alone[1], 2);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.sum = true;
-    CHECK(tn_fsdp(&a, g, NULL, o) != NULL && tn_fsdp(&b, g, NULL, o) != NULL);
+    tn_fsdp_options o = TN_WITH(tn_fsdp, .sum = true);
+    CHECK(tn_fsdp(&a, world, NULL, o) != NULL && tn_fsdp(&b, world, NULL, o) != NULL);
     tn_module_train(&a, false);
     tn_module_train(&b, false);
     tn_module_train(&alone[0], false);
@@ -446,7 +424,7 @@ static void shares_a_group(tn_group *g, void *user) {
         tn_backward(tn_mul(net_loss(&alone[0], 1), net_loss(&alone[1], 2)));
         tn_backward(net_loss(&alone[1], 3));
     }
-    double ranks = tn_group_size(g);
+    double ranks = tn_group_size(world);
     for (int i = 0; i < 2; i++) {
         double is = tn_clip_grad_norm(i ? &b : &a, 1e9), want = tn_clip_grad_norm(&alone[i], 1e9);
         CHECK(want > 0 && is > want * ranks * (1 - 1e-6) && is < want * ranks * (1 + 1e-6));
@@ -455,11 +433,6 @@ static void shares_a_group(tn_group *g, void *user) {
     tn_module_finish(&b);
     tn_module_finish(&alone[0]);
     tn_module_finish(&alone[1]);
-}
-
-TEST(test_two_modules_share_a_group) {
-    run_ok(1, shares_a_group, NULL);
-    run_ok(2, shares_a_group, NULL);
 }
 
 /* ---- Where gradients are made ---------------------------------------------------------------- */

@@ -58,7 +58,7 @@ TEST(test_bytes_at_rest) {
 /* ---- Peaks, and what data parallelism cannot train: processes with a memory limit ------------ */
 
 /* `argument`: STAGE BF16 PREFETCH. */
-static int peak_is_right(tn_group *world, const char *argument) {
+RANK(peak_is_right) {
     most m = measure_most(world, argument);
     rank_assert(most_is_right(&m));
     return 0;
@@ -68,7 +68,7 @@ PLAIN_TEST(test_most_bytes) {
     static const char *const runs[] = {"3 0 1", "3 1 1", "3 0 0", "3 0 2", "2 0 1", "1 1 1"};
     for (int ranks = 1; ranks <= 4; ranks++) {
         for (int i = 0; i < (ranks == 2 ? 6 : 2); i++) {
-            ranks_pass(ranks, "peaks", runs[i]);
+            ranks_pass(ranks, "peak_is_right", runs[i]);
         }
     }
 }
@@ -83,7 +83,7 @@ static int64_t small_limit(void) {
     return tn_memory().allocated + 12 * psi;
 }
 
-static int does_not_fit(tn_group *world, const char *unused) {
+RANK(does_not_fit) {
     train_run run = large_run(TRAIN_DDP, tn_group_size(world));
     tn_memory_set_limit(small_limit());
     free(train_as_rank(world, &run).bits.data);
@@ -93,7 +93,7 @@ static int does_not_fit(tn_group *world, const char *unused) {
     return 0;
 }
 
-static int fits_in_parts(tn_group *world, const char *unused) {
+RANK(fits_in_parts) {
     train_run run = large_run(TRAIN_FSDP, tn_group_size(world)), alone = train_oracle(run, NULL);
     train_end want = train_as_rank(NULL, &alone);
     int64_t limit = small_limit(), outside = 0;
@@ -116,13 +116,5 @@ static int fits_in_parts(tn_group *world, const char *unused) {
 
 PLAIN_TEST(test_what_one_rank_cannot_hold) {
     ranks_pass(4, "does_not_fit", "");
-    ranks_pass(4, "fits", "");
-}
-
-static const rank_entry bodies[] = {
-    {"peaks", peak_is_right}, {"does_not_fit", does_not_fit}, {"fits", fits_in_parts}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 3);
-    return tests_run(NULL, NULL);
+    ranks_pass(4, "fits_in_parts", "");
 }

@@ -181,8 +181,7 @@ static numbers end_of(int ranks, const program *p, strategy how, tn_fsdp_options
 TEST(test_odd_programs) {
     for (size_t i = 0; i < sizeof(programs) / sizeof(*programs); i++) {
         for (int ranks = 1; ranks <= MOST; ranks++) {
-            tn_fsdp_options o = tn_fsdp_defaults();
-            o.find_unused = programs[i].find_unused;
+            tn_fsdp_options o = TN_WITH(tn_fsdp, .find_unused = programs[i].find_unused);
             numbers want = end_of(ranks, &programs[i], programs[i].like, o);
             for (int k = 0; k < 4; k++) {
                 o.stage = k < 3 ? k + 1 : 3;
@@ -202,12 +201,12 @@ TEST(test_odd_programs) {
 /* ---- What stays gathered, and what is trained later ------------------------------------------ */
 
 /* The module was called, but backward only goes through one unit. */
-static void leaves_units(tn_group *g, void *user) {
+RANKS_TEST(test_nothing_stays, 2) {
     TN_SCOPE;
     net m;
     net_init(&m, 1);
     freeze_most(&m);
-    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
+    const tn_fsdp_state *s = tn_fsdp(&m, world, NULL, tn_fsdp_defaults());
     for (int i = 0; i < 3; i++) {
         net_loss(&m, i);
         CHECK(tn_fsdp_statistics(s).whole > 0);
@@ -217,10 +216,6 @@ static void leaves_units(tn_group *g, void *user) {
     }
     CHECK(tn_error() == TN_OK);
     tn_module_finish(&m);
-}
-
-TEST(test_nothing_stays) {
-    run_ok(2, leaves_units, NULL);
 }
 
 /* A unit that is frozen when sharded has no gradients for its parts; it has from the first forward
@@ -261,9 +256,7 @@ static void steps_too_early(tn_group *g, void *user) {
     tn_tensor *before = net_loss(&m, 1);
     net_backward(&m, 2);
     tn_optim_step(opt);
-    CHECK(tn_backward(before) == TN_ESTATE);
-    CHECK(strstr(tn_error_message(), "changed in place"));
-    tn_error_clear();
+    CHECK(tn_backward(before) == TN_ESTATE && failed_with(TN_ESTATE, "changed in place"));
     tn_optim_free(opt);
     tn_module_finish(&m);
 }
@@ -277,20 +270,16 @@ TEST(test_a_graph_from_before_a_step) {
 /* ---- Errors that end a job ------------------------------------------------------------------- */
 
 /* Rank 1 has one step less data than the others. */
-static void has_less_data(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_data_that_ends_earlier, 3, TN_EPEER, "rank 1 has left") {
     net m;
     net_init(&m, 1);
-    tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
-    int steps = tn_group_rank(g) == 1 ? 2 : 3;
+    tn_fsdp(&m, world, NULL, tn_fsdp_defaults());
+    int steps = tn_group_rank(world) == 1 ? 2 : 3;
     for (int i = 0; i < steps && tn_error() == TN_OK; i++) {
         net_backward(&m, i);
     }
-    CHECK(tn_error() == (tn_group_rank(g) == 1 ? TN_OK : TN_EPEER));
+    CHECK(tn_error() == (tn_group_rank(world) == 1 ? TN_OK : TN_EPEER));
     tn_module_finish(&m);
-}
-
-TEST(test_data_that_ends_earlier) {
-    assert_contains(run_failing(3, has_less_data, NULL, TN_EPEER), "rank 1 has left");
 }
 
 static tn_values fail_here(tn_module *m, tn_values in, void *user) {
@@ -339,11 +328,11 @@ TEST(test_an_error_in_a_forward) {
 }
 
 /* Rank 1 has an error before TN_WHOLE: the others do not wait for its parts. */
-static void fails_before_whole(tn_group *g, void *user) {
+RANKS_TEST(test_an_error_before_whole, 3) {
     net m;
     net_init(&m, 1);
-    const tn_fsdp_state *s = tn_fsdp(&m, g, NULL, tn_fsdp_defaults());
-    bool me = tn_group_rank(g) == 1;
+    const tn_fsdp_state *s = tn_fsdp(&m, world, NULL, tn_fsdp_defaults());
+    bool me = tn_group_rank(world) == 1;
     if (me) { tn_raise(TN_EVALUE, "the fuse has blown"); }
     {
         TN_WHOLE(&m);
@@ -351,11 +340,7 @@ static void fails_before_whole(tn_group *g, void *user) {
         CHECK(strstr(tn_error_message(), "the fuse has blown"));
     }
     CHECK(tn_fsdp_statistics(s).whole == 0);
-    stay_until_told(g);
+    stay_until_told(world);
     tn_error_clear();
     tn_module_finish(&m);
-}
-
-TEST(test_an_error_before_whole) {
-    run_ok(3, fails_before_whole, NULL);
 }

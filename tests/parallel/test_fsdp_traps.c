@@ -77,28 +77,24 @@ static void leaves_out(tn_group *g, void *user) {
 
 TEST(test_unused_parameters_are_named) {
     double begin = tn_flight_now();
-    run_failing(3, leaves_out, (void *)(uintptr_t) "h.*", TN_ESTATE);
-    run_failing(3, leaves_out, (void *)(uintptr_t) "head", TN_ESTATE);
+    run_failing(3, leaves_out, "h.*", TN_ESTATE);
+    run_failing(3, leaves_out, "head", TN_ESTATE);
     assert_true(tn_flight_now() - begin < 60); /* at once, not after the timeout of 600 s */
 }
 
 /* Each rank leaves out a different unit, so their gathers do not match. */
-static void leaves_out_a_unit(tn_group *g, void *user) {
+RANKS_TEST_FAILS(test_units_that_ranks_leave_out, 2, TN_ESTATE, "") {
     net m;
     net_init(&m, 1);
     tn_fsdp_options o = summing_options("h.*.inner");
     o.find_unused = true;
     o.prefetch = 0;
-    CHECK(tn_fsdp(&m, g, NULL, o) != NULL);
-    m.h[tn_group_rank(g)].skips = true;
+    CHECK(tn_fsdp(&m, world, NULL, o) != NULL);
+    m.h[tn_group_rank(world)].skips = true;
     net_backward(&m, 0);
     CHECK(tn_error() == TN_ESTATE || tn_error() == TN_EPEER);
     CHECK(strstr(tn_error_message(), "different units"));
     tn_module_finish(&m);
-}
-
-TEST(test_units_that_ranks_leave_out) {
-    run_failing(2, leaves_out_a_unit, NULL, TN_ESTATE);
 }
 
 /* ---- Errors midway --------------------------------------------------------------------------- */
@@ -193,6 +189,6 @@ static void leaves_out_in_a_replica(tn_group *g, void *user) {
 }
 
 TEST(test_a_replica_that_leaves_out) {
-    numbers ends[2];
+    numbers ends[2] = {0};
     run_ok(2, leaves_out_in_a_replica, ends);
 }

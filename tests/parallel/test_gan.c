@@ -42,9 +42,7 @@ static tn_tensor *share_of(const gan *n, tn_tensor *loss) {
 static tn_tensor *gradient_penalty(gan *n, tn_tensor *x) {
     x = tn_set_requires_grad(tn_detach(x), true);
     tn_tensor *score = tn_sum_all(tn_call(&n->d, x)), *slope;
-    tn_grad_options o = tn_grad_defaults();
-    o.create_graph = true;
-    tn_grad(&score, NULL, 1, &x, 1, &slope, o);
+    tn_grad(&score, NULL, 1, &x, 1, &slope, TN_WITH(tn_grad, .create_graph = true));
     tn_tensor *norm = tn_sqrt(tn_sum(tn_square(slope), TN_DIMS(1), false));
     return tn_mean_all(tn_square(tn_add_scalar(norm, -1)));
 }

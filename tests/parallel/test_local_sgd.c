@@ -33,27 +33,27 @@ static bool average_weight(const tn_entry *entry, void *user) {
     return tn_work_wait(tn_all_reduce(user, *entry->field, TN_MEAN), 0) == TN_OK;
 }
 
-static void averages_weights(tn_group *g, void *user) {
+RANKS_TEST(test_takes_the_mean, 2, 3) {
     net m, by_hand;
-    net_init(&m, 1 + (uint64_t)tn_group_rank(g)); /* all take rank 0's */
+    net_init(&m, 1 + (uint64_t)tn_group_rank(world)); /* all take rank 0's */
     net_init(&by_hand, 1);
     tn_optim *opt = tn_adamw(&m, TN_WITH(tn_adamw, .lr = 0.01)),
              *opt_by_hand = tn_adamw(&by_hand, TN_WITH(tn_adamw, .lr = 0.01));
-    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 3));
+    tn_local_sgd *l = tn_local_sgd_new(&m, world, TN_WITH(tn_local_sgd, .every = 3));
     for (int step = 0; step < 8; step++) {
-        take_step(&m, opt, g, step);
-        take_step(&by_hand, opt_by_hand, g, step);
+        take_step(&m, opt, world, step);
+        take_step(&by_hand, opt_by_hand, world, step);
         CHECK(tn_local_sgd_step(l) == TN_OK);
-        if (step % 3 == 2) { tn_module_each(&by_hand, (tn_walk){0}, average_weight, g); }
+        if (step % 3 == 2) { tn_module_each(&by_hand, (tn_walk){0}, average_weight, world); }
         numbers is = params_of(&m), want = params_of(&by_hand);
         CHECK(same_numbers(&is, &want));
-        CHECK(same_on_ranks(g, &is) == (step % 3 == 2));
+        CHECK(same_on_ranks(world, &is) == (step % 3 == 2));
     }
     tn_local_sgd_stats s = tn_local_sgd_statistics(l);
     CHECK(s.rounds == 2 && s.sent == 2 * 4 * tn_module_count(&m) && s.drift > 0.0);
     CHECK(tn_local_sgd_sync(l) == TN_OK);
     numbers end = params_of(&m);
-    CHECK(same_on_ranks(g, &end));
+    CHECK(same_on_ranks(world, &end));
     CHECK(tn_local_sgd_sync(l) == TN_OK && tn_local_sgd_statistics(l).rounds == 3);
     tn_module_free(l);
     tn_optim_free(opt);
@@ -62,31 +62,22 @@ static void averages_weights(tn_group *g, void *user) {
     tn_module_finish(&by_hand);
 }
 
-TEST(test_takes_the_mean) {
-    run_ok(2, averages_weights, NULL);
-    run_ok(3, averages_weights, NULL);
-}
-
 /* Buffers are rank 0's, and a frozen parameter stays as it is. */
-static void takes_buffers(tn_group *g, void *user) {
+RANKS_TEST(test_buffers_and_frozen_parameters, 2) {
     TN_SCOPE;
     net m;
     net_init(&m, 1);
     tn_module_requires_grad(&m.in, false);
-    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_local_sgd, .every = 1));
-    tn_fill_(m.mean, tn_group_rank(g) + 5);
-    tn_fill_(tn_detach(m.in.bias), tn_group_rank(g));
+    tn_local_sgd *l = tn_local_sgd_new(&m, world, TN_WITH(tn_local_sgd, .every = 1));
+    tn_fill_(m.mean, tn_group_rank(world) + 5);
+    tn_fill_(tn_detach(m.in.bias), tn_group_rank(world));
     CHECK(tn_local_sgd_step(l) == TN_OK);
     CHECK(tn_item(tn_max(m.mean, TN_DIMS(), false)) == 5.0);
-    CHECK(tn_item(tn_max(m.in.bias, TN_DIMS(), false)) == tn_group_rank(g));
+    CHECK(tn_item(tn_max(m.in.bias, TN_DIMS(), false)) == tn_group_rank(world));
     int64_t frozen = tn_count(m.in.weight) + tn_count(m.in.bias);
     CHECK(tn_local_sgd_statistics(l).sent == 4 * (tn_module_count(&m) - frozen));
     tn_module_free(l);
     tn_module_finish(&m);
-}
-
-TEST(test_buffers_and_frozen_parameters) {
-    run_ok(2, takes_buffers, NULL);
 }
 
 /* Of weights in f16, whose squares may not fit into it. */
@@ -164,8 +155,8 @@ TEST(test_one_rank) {
 }
 
 /* Between two hosts of two ranks each: data parallelism within, DiLoCo between. */
-static void goes_between_hosts(tn_group *g, void *user) {
-    tn_mesh *mesh = tn_mesh_new(g, 2, (const int[]){2, 2}, (const char *[]){"hosts", "local"});
+RANKS_TEST(test_above_data_parallelism, 4) {
+    tn_mesh *mesh = tn_mesh_new(world, 2, (const int[]){2, 2}, (const char *[]){"hosts", "local"});
     net m;
     net_init(&m, 1);
     tn_ddp(&m, tn_mesh_group(mesh, "local"), tn_ddp_defaults());
@@ -173,20 +164,16 @@ static void goes_between_hosts(tn_group *g, void *user) {
     tn_local_sgd *l =
         tn_local_sgd_new(&m, tn_mesh_group(mesh, "hosts"), TN_WITH(tn_diloco, .every = 2));
     for (int step = 0; step < 4; step++) {
-        take_step(&m, opt, g, step);
+        take_step(&m, opt, world, step);
         CHECK(tn_local_sgd_step(l) == TN_OK);
         numbers is = params_of(&m);
         CHECK(same_on_ranks(tn_mesh_group(mesh, "local"), &is));
-        CHECK(same_on_ranks(g, &is) == (step % 2 == 1));
+        CHECK(same_on_ranks(world, &is) == (step % 2 == 1));
     }
     tn_module_free(l);
     tn_optim_free(opt);
     tn_module_finish(&m);
     tn_mesh_free(mesh);
-}
-
-TEST(test_above_data_parallelism) {
-    run_ok(4, goes_between_hosts, NULL);
 }
 
 /* ---- Resuming -------------------------------------------------------------------------------- */
@@ -245,8 +232,7 @@ static void resumes_run(tn_group *g, void *user) {
 }
 
 TEST(test_resumes_bit_for_bit) {
-    char base[512];
-    snprintf(base, sizeof(base), "%s", temp_path("rank"));
+    const char *base = temp_path("rank");
     run_ok(2, resumes_run, base);
 }
 
@@ -277,8 +263,7 @@ static void warns_of_savers(tn_group *g, void *user) {
 }
 
 TEST(test_savers_warn) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s", temp_path("saver"));
+    const char *folder = temp_path("saver");
     run_ok(2, warns_of_savers, folder);
 }
 
@@ -297,11 +282,9 @@ TEST(test_refusals) {
         tn_local_sgd_options o = TN_WITH(tn_local_sgd, .every = bad[i].every, .lr = bad[i].lr,
                                          .momentum = bad[i].momentum, .nesterov = bad[i].nesterov);
         o.from_defaults = bad[i].made;
-        assert_null(tn_local_sgd_new(&m, NULL, o));
-        assert_error(TN_EVALUE, "local_sgd");
+        assert_none(tn_local_sgd_new(&m, NULL, o), TN_EVALUE, "local_sgd");
     }
-    assert_null(tn_local_sgd_new(NULL, NULL, tn_local_sgd_defaults()));
-    assert_error(TN_EVALUE, "NULL");
+    assert_none(tn_local_sgd_new(NULL, NULL, tn_local_sgd_defaults()), TN_EVALUE, "NULL");
     tn_local_sgd *l = tn_local_sgd_new(&m, NULL, tn_diloco_defaults());
     assert_inert(tn_call(l, tn_ones(TN_DIMS(1), TN_F32)), TN_EUNSUPPORTED, "no forward");
     tn_module_free(l);
@@ -368,10 +351,10 @@ TEST(test_ranks_that_fail) {
 }
 
 /* Trains for ever, with synchronisations that take nearly all of the time. */
-static int train_on(tn_group *g, const char *unused) {
+RANK(train_on) {
     net m;
     net_init(&m, 1);
-    tn_local_sgd *l = tn_local_sgd_new(&m, g, TN_WITH(tn_diloco, .every = 2));
+    tn_local_sgd *l = tn_local_sgd_new(&m, world, TN_WITH(tn_diloco, .every = 2));
     for (int round = 0; tn_local_sgd_step(l) == TN_OK; round++) {
         if (round == 100) {
             puts("training");
@@ -385,7 +368,7 @@ static int train_on(tn_group *g, const char *unused) {
 
 /* A rank that is killed is named at once. */
 TEST(test_a_killed_rank) {
-    ranks_job job = ranks_start(3, "train", "", NULL);
+    ranks_job job = ranks_start(3, "train_on", "", NULL);
     assert_true(ranks_await_output(&job, 1, "training", 60));
     kill(-job.pid[1], SIGKILL);
     ranks_result result = ranks_wait(&job, 60);
@@ -409,10 +392,4 @@ static void make_and_step(void) {
 
 TEST(test_no_memory) {
     assert_true(every_allocation(make_and_step) > 20);
-}
-
-int main(int argc, char **argv) {
-    static const rank_entry bodies[] = {{"train", train_on}};
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -6,12 +6,9 @@
 
 enum { ROWS = 2, MOST_RANKS = 4 };
 
-static const struct mesh {
-    const char *name;
-    int ranks;
-} meshes[] = {
-    {"tp=2", 2},         {"tp=2,sequence", 2}, {"cp=2", 2},      {"cp=2,keys", 2},
-    {"tp=2,shard=2", 4}, {"tp=2,dp=2", 4},     {"tp=2,cp=2", 4}, {"shard=4", 4},
+static const char *const meshes[] = {
+    "tp=2",         "tp=2,sequence", "cp=2",      "cp=2,keys",
+    "tp=2,shard=2", "tp=2,dp=2",     "tp=2,cp=2", "shard=4",
 };
 enum { MESHES = sizeof(meshes) / sizeof(*meshes) };
 
@@ -71,10 +68,10 @@ static void take_scaled_steps(tn_group *world, void *user) {
 
 TEST(overflow_on_one_rank) {
     for (int k = 0; k < 2 * MESHES; k++) {
-        const struct mesh *on = &meshes[k / 2];
-        bool copied = strstr(on->name, "dp") || strstr(on->name, "cp");
-        overflow o = {on->name, k % 4 < 2 ? TN_F16 : TN_BF16, k % 3, k % 2 && !copied};
-        run_ok(on->ranks, take_scaled_steps, &o);
+        const char *mesh = meshes[k / 2];
+        bool copied = strstr(mesh, "dp") || strstr(mesh, "cp");
+        overflow o = {mesh, k % 4 < 2 ? TN_F16 : TN_BF16, k % 3, k % 2 && !copied};
+        run_ok(mesh_ranks(mesh), take_scaled_steps, &o);
     }
 }
 
@@ -132,6 +129,6 @@ static void drop_apart(tn_group *world, void *user) {
 
 TEST(dropout_masks) {
     for (int k = 0; k < MESHES; k++) {
-        run_ok(meshes[k].ranks, drop_apart, (void *)meshes[k].name);
+        run_ok(mesh_ranks(meshes[k]), drop_apart, meshes[k]);
     }
 }

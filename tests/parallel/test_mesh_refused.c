@@ -96,8 +96,7 @@ static void do_both(tn_group *world, void *user) {
 
 TEST(test_orders) {
     for (size_t i = 0; i < sizeof(orders) / sizeof(*orders); i++) {
-        assert_contains(run_failing(2, do_both, (void *)&orders[i], orders[i].status),
-                        orders[i].says);
+        assert_contains(run_failing(2, do_both, &orders[i], orders[i].status), orders[i].says);
     }
 }
 
@@ -137,7 +136,7 @@ TEST(test_plans) {
         {RULES(column, row, around), true, "has no style for wte"},
     };
     for (size_t i = 0; i < sizeof(plans) / sizeof(*plans); i++) {
-        assert_contains(run_failing(2, apply_plan, (void *)&plans[i], TN_EVALUE), plans[i].says);
+        assert_contains(run_failing(2, apply_plan, &plans[i], TN_EVALUE), plans[i].says);
     }
     run_ok(2, apply_plan, &(wrong_plan){.rules = RULES(column, row, at)});
 }
@@ -169,8 +168,9 @@ static void validate_apart(tn_group *world, mesh_model *m) {
 static void measure_with_all(tn_group *world, mesh_model *m) {
     tn_dataset *windows = tn_tensor_dataset(mesh_tokens(29, 6, 1), mesh_tokens(29, 6, 2));
     tn_perplexity p;
-    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 2, .group = world);
-    CHECK(tn_evaluate_perplexity(m, windows, NULL, o, &p) != TN_OK && p.tokens == 0);
+    CHECK(tn_evaluate_perplexity(m, windows, NULL, TN_WITH(tn_evaluate, .batch = 2, .group = world),
+                                 &p) != TN_OK &&
+          p.tokens == 0);
     tn_dataset_free(windows);
 }
 
@@ -287,7 +287,7 @@ static void makes_mistake(tn_group *world, void *user) {
 TEST(test_mistakes) {
     for (size_t i = 0; i < sizeof(mistakes) / sizeof(*mistakes); i++) {
         const mistake *wrong = &mistakes[i];
-        const char *said = run_failing(2, makes_mistake, (void *)wrong, wrong->status);
+        const char *said = run_failing(2, makes_mistake, wrong, wrong->status);
         if (!strstr(said, wrong->says)) { fail_msg("mistake %zu: %s", i, said); }
     }
 }

@@ -19,24 +19,13 @@ typedef union any_model {
 static void init_model(any_model *m, int kind, uint64_t seed) {
     tn_seed(seed);
     if (kind == 0) {
-        tn_gpt_options o = tn_gpt_defaults();
-        o.vocab = VOCAB;
-        o.context = CONTEXT;
-        o.layers = 3;
-        o.heads = 3;
-        o.width = 15;
+        tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = 3,
+                                   .heads = 3, .width = 15);
         tn_gpt_init(&m->gpt, o);
     } else {
-        tn_llama_options o = tn_llama_defaults();
-        o.vocab = VOCAB;
-        o.context = CONTEXT;
-        o.layers = 3;
-        o.heads = 4;
-        o.kv_heads = 2;
-        o.width = 13;
-        o.head_width = 2;
-        o.hidden = 9;
-        o.tied = kind == 1;
+        tn_llama_options o =
+            TN_WITH(tn_llama, .vocab = VOCAB, .context = CONTEXT, .layers = 3, .heads = 4,
+                    .kv_heads = 2, .width = 13, .head_width = 2, .hidden = 9, .tied = kind == 1);
         tn_llama_init(&m->llama, o);
     }
 }
@@ -113,8 +102,8 @@ TEST(checkpoints_that_are_of_no_language_model) {
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     assert_int_equal(tn_save(&m, temp_path("linear")), TN_OK);
-    assert_null(tn__saver_model(temp_path("linear"), tn_lm_load_defaults()));
-    assert_error(TN_EUNSUPPORTED, "is of a \"linear\", which is not a language model");
+    assert_none(tn__saver_model(temp_path("linear"), tn_lm_load_defaults()), TN_EUNSUPPORTED,
+                "is of a \"linear\", which is not a language model");
     tn_module_finish(&m);
     static const struct {
         const char *text, *error;
@@ -149,7 +138,7 @@ TEST(checkpoints_that_are_of_no_language_model) {
         tn_safetensors_writer_add(w, "a", tn_zeros(TN_DIMS(1), TN_F32));
         tn_safetensors_writer_add_metadata(w, "model", wrong[i].text);
         assert_int_equal(tn_safetensors_writer_save(w, temp_path("wrong")), TN_OK);
-        assert_null(tn__saver_model(temp_path("wrong"), tn_lm_load_defaults()));
-        assert_error(TN_EFORMAT, wrong[i].error);
+        assert_none(tn__saver_model(temp_path("wrong"), tn_lm_load_defaults()), TN_EFORMAT,
+                    wrong[i].error);
     }
 }

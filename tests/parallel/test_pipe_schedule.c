@@ -133,24 +133,21 @@ TEST(wrong_texts_are_refused) {
         {"F0.0 B0.0 F2.0 B2.0\nF1.0 B1.0", "2 ranks, 3 stages and 1 micro-batches"},
     };
     for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        assert_null(tn_pipe_schedule_read(cases[i].text));
-        assert_error(TN_EVALUE, cases[i].error);
+        assert_none(tn_pipe_schedule_read(cases[i].text), TN_EVALUE, cases[i].error);
     }
-    assert_null(tn_pipe_schedule_read(NULL));
-    assert_error(TN_EVALUE, "the text is NULL");
-    assert_null(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 2, 4));
-    assert_error(TN_EVALUE,
-                 "chunks is 2 (more than one stage a rank only with TN_PIPE_INTERLEAVED)");
-    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 2, 2, 3));
-    assert_error(TN_EVALUE, "3 micro-batches are not a multiple of 2 ranks");
-    assert_null(tn_pipe_schedule_new(TN_PIPE_GPIPE, 0, 1, 3));
-    assert_error(TN_EVALUE, "ranks is 0 (it must be at least 1)");
-    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1 << 16, 1 << 16, 1 << 16));
-    assert_error(TN_EVALUE, "65536 stages each and 65536 micro-batches are too many");
-    assert_null(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1, 1 << 16, 1 << 16));
-    assert_error(TN_EVALUE, "too many");
-    assert_null(tn_pipe_schedule_new((tn_pipe_kind)9, 1, 1, 1));
-    assert_error(TN_EVALUE, "kind is 9 (it must be 0 to 3)");
+    assert_none(tn_pipe_schedule_read(NULL), TN_EVALUE, "the text is NULL");
+    assert_none(tn_pipe_schedule_new(TN_PIPE_1F1B, 2, 2, 4), TN_EVALUE,
+                "chunks is 2 (more than one stage a rank only with TN_PIPE_INTERLEAVED)");
+    assert_none(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 2, 2, 3), TN_EVALUE,
+                "3 micro-batches are not a multiple of 2 ranks");
+    assert_none(tn_pipe_schedule_new(TN_PIPE_GPIPE, 0, 1, 3), TN_EVALUE,
+                "ranks is 0 (it must be at least 1)");
+    assert_none(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1 << 16, 1 << 16, 1 << 16), TN_EVALUE,
+                "65536 stages each and 65536 micro-batches are too many");
+    assert_none(tn_pipe_schedule_new(TN_PIPE_INTERLEAVED, 1, 1 << 16, 1 << 16), TN_EVALUE,
+                "too many");
+    assert_none(tn_pipe_schedule_new((tn_pipe_kind)9, 1, 1, 1), TN_EVALUE,
+                "kind is 9 (it must be 0 to 3)");
 }
 
 /* A row's actions, changed by hand. */
@@ -187,19 +184,16 @@ TEST(structs_are_checked) {
 
 TEST(what_cannot_end_is_named) {
     tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 B0.0 F0.1 B0.1\nF1.1 B1.1 F1.0 B1.0");
-    assert_int_equal(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "rank 0 at B0.0, rank 1 at F1.1 wait for each other");
-    assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){-1, 1, 1, 0}, NULL, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "below 0");
-    assert_int_equal(tn_pipe_simulate(s, (tn_pipe_cost){1, 1, (double)NAN, 0}, NULL, NULL),
-                     TN_EVALUE);
-    assert_error(TN_EVALUE, "not a number");
-    assert_int_equal(tn_pipe_simulate(NULL, even, NULL, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "NULL");
+    assert_fails(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE,
+                 "rank 0 at B0.0, rank 1 at F1.1 wait for each other");
+    assert_fails(tn_pipe_simulate(s, (tn_pipe_cost){-1, 1, 1, 0}, NULL, NULL), TN_EVALUE,
+                 "below 0");
+    assert_fails(tn_pipe_simulate(s, (tn_pipe_cost){1, 1, (double)NAN, 0}, NULL, NULL), TN_EVALUE,
+                 "not a number");
+    assert_fails(tn_pipe_simulate(NULL, even, NULL, NULL), TN_EVALUE, "NULL");
     tn_pipe_schedule_free(s);
     tn_pipe_schedule_free(NULL);
     s = tn_pipe_schedule_read("F0.0 W0.0 I0.0"); /* the weights' half first */
-    assert_int_equal(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "rank 0 at W0.0");
+    assert_fails(tn_pipe_simulate(s, even, NULL, NULL), TN_ESTATE, "rank 0 at W0.0");
     tn_pipe_schedule_free(s);
 }

@@ -92,8 +92,7 @@ static void refuse_layout(tn_group *world, void *user) {
     tn_pipeline_options o = tn_pipeline_defaults();
     if (r->spoil) { r->spoil(&m, world, &o); }
     CHECK(tn_error() == TN_OK && !tn_pipeline_new(&m, world, o));
-    CHECK(tn_error() == r->status && strstr(tn_error_message(), r->error));
-    tn_error_clear();
+    CHECK(failed_with(r->status, r->error));
     tn_module_finish(&m);
 }
 
@@ -123,7 +122,7 @@ TEST(what_cannot_be_laid_out) {
 enum { LONG_STAGES = 300 };
 
 /* Only the last stage begins elsewhere on rank 1. */
-static void cuts_at_length(tn_group *world, void *user) {
+RANKS_TEST(long_cuts, 2) {
     tn_sequential m;
     tn_sequential_init(&m);
     int cuts[LONG_STAGES - 1];
@@ -136,32 +135,21 @@ static void cuts_at_length(tn_group *world, void *user) {
     cuts[LONG_STAGES - 2] += tn_group_rank(world);
     CHECK(!tn_pipeline_new(&m, world,
                            TN_WITH(tn_pipeline, .kind = TN_PIPE_INTERLEAVED,
-                                   .chunks = LONG_STAGES / 2, .cuts = cuts)));
-    CHECK(tn_error() == TN_EMISMATCH);
-    CHECK(strstr(tn_error_message(), "rank 0 has stage 299 from part 299"));
-    tn_error_clear();
+                                   .chunks = LONG_STAGES / 2, .cuts = cuts)) &&
+          failed_with(TN_EMISMATCH, "rank 0 has stage 299 from part 299"));
     tn_module_finish(&m);
 }
 
-TEST(long_cuts) {
-    run_ok(2, cuts_at_length, NULL);
-}
-
 /* A schedule of one's own for one rank, which has nobody to send to. */
-static void refuses_stages_of_one(tn_group *world, void *user) {
+RANKS_TEST(stages_of_one_rank, 1) {
     mesh_model m;
     mesh_shape shape = small_shape();
     mesh_init(&m, &shape, 3, false);
     tn_pipe_schedule *s = tn_pipe_schedule_read("F0.0 F1.0 B1.0 B0.0");
-    CHECK(!tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .schedule = s)));
-    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "2 stages on one rank"));
-    tn_error_clear();
+    CHECK(!tn_pipeline_new(&m, world, TN_WITH(tn_pipeline, .schedule = s)) &&
+          failed_with(TN_EVALUE, "2 stages on one rank"));
     tn_module_finish(&m);
     tn_pipe_schedule_free(s);
-}
-
-TEST(stages_of_one_rank) {
-    run_ok(1, refuses_stages_of_one, NULL);
 }
 
 typedef struct odd {
@@ -174,19 +162,14 @@ static tn_tensor *odd_forward(tn_module *self, tn_tensor *x) {
     return tn_call(&((odd *)self)->in, x);
 }
 
-static void refuses_others(tn_group *world, void *user) {
+RANKS_TEST(models_without_parts, 2) {
     odd m;
     tn_module_init(&m, "odd", odd_forward);
     tn_linear_init(&m.in, 2, 2, tn_linear_defaults());
     tn_module_add(&m, "in", &m.in);
-    CHECK(!tn_pipeline_new(&m, world, tn_pipeline_defaults()));
-    CHECK(tn_error() == TN_EVALUE && strstr(tn_error_message(), "not a complete language model"));
-    tn_error_clear();
+    CHECK(!tn_pipeline_new(&m, world, tn_pipeline_defaults()) &&
+          failed_with(TN_EVALUE, "not a complete language model"));
     tn_module_finish(&m);
-}
-
-TEST(models_without_parts) {
-    run_ok(2, refuses_others, NULL);
 }
 
 /* ---- In a step ------------------------------------------------------------------------------- */
@@ -262,17 +245,13 @@ static void fails_on_mesh(tn_group *world, void *mesh) {
     mesh_model m;
     mesh_shape shape = small_shape();
     mesh_init(&m, &shape, 3, false);
-    tn_spread_options o = tn_spread_defaults();
-    o.pipeline.on_action = fail_at;
-    o.pipeline.user = &at;
+    tn_spread_options o = TN_WITH(tn_spread, .pipeline.on_action = fail_at, .pipeline.user = &at);
     tn_spread_read(&o, mesh);
     tn_spread *s = tn_spread_new(&m, world, o);
     tn_loader *loader = mesh_loader(tn_spread_data(s), 1);
     fails_here = tn_group_rank(world) == at.rank;
     double loss = tn_spread_step(s, loader, 4, NULL);
-    CHECK(loss != loss && tn_error() == (fails_here ? TN_EVALUE : TN_EPEER));
-    CHECK(strstr(tn_error_message(), "on purpose"));
-    tn_error_clear();
+    CHECK(loss != loss && failed_with(fails_here ? TN_EVALUE : TN_EPEER, "on purpose"));
     stay_until_told(world);
     tn_loader_free(loader);
     tn_module_finish(&m);
@@ -292,9 +271,8 @@ static void reads_batches(tn_group *world, void *user) {
     ((tn_dataset *)tn_loader_dataset(loader))->get = get_or_fail;
     fails_here = tn_group_rank(world) == *(int *)user;
     double loss = tn_spread_step(s, loader, 4, NULL);
-    CHECK(loss != loss && tn_error() == (fails_here ? TN_EVALUE : TN_EPEER));
-    CHECK(strstr(tn_error_message(), fails_here ? "on purpose" : "gave up"));
-    tn_error_clear();
+    CHECK(loss != loss &&
+          failed_with(fails_here ? TN_EVALUE : TN_EPEER, fails_here ? "on purpose" : "gave up"));
     tn_loader_free(loader);
     tn_module_finish(&m);
     tn_spread_free(s);
@@ -319,12 +297,12 @@ static void other_step(tn_group *world, void *measures) {
     bool other = tn_group_rank(world) == 1;
     double loss =
         other && measures ? tn_pipeline_loss(p, b, 2) : tn_pipeline_step(p, b, other ? 4 : 2, NULL);
-    CHECK(loss != loss && tn_error() == (other ? TN_EMISMATCH : TN_EPEER));
-    CHECK(strstr(tn_error_message(), measures ? "rank 0 runs a step of 2 micro-batches, and rank 1 "
-                                                "measures the loss of 2"
-                                              : "rank 0 runs a step of 2 micro-batches, and rank 1 "
-                                                "runs a step of 4"));
-    tn_error_clear();
+    CHECK(loss != loss &&
+          failed_with(other ? TN_EMISMATCH : TN_EPEER,
+                      measures ? "rank 0 runs a step of 2 micro-batches, and rank 1 "
+                                 "measures the loss of 2"
+                               : "rank 0 runs a step of 2 micro-batches, and rank 1 "
+                                 "runs a step of 4"));
     stay_until_told(world);
     tn_module_finish(&m);
 }
@@ -342,7 +320,7 @@ TEST(an_error_of_a_loader_ends_all) {
 }
 
 /* All are told, instead of waiting for rank 2's gradient. */
-static void freezes_alone(tn_group *world, void *user) {
+RANKS_TEST(a_tie_frozen_on_one_rank, RANKS) {
     mesh_model m;
     mesh_shape shape = small_shape();
     shape.tied = true;
@@ -357,10 +335,6 @@ static void freezes_alone(tn_group *world, void *user) {
     CHECK(strstr(tn_error_message(), "embed_tokens.weight is frozen on some of the ranks"));
     tn_error_clear();
     tn_module_finish(&m);
-}
-
-TEST(a_tie_frozen_on_one_rank) {
-    run_ok(RANKS, freezes_alone, NULL);
 }
 
 typedef struct misuse {
@@ -430,8 +404,7 @@ static void attaches_short(tn_group *world, void *user) {
             CHECK(tn_error() != TN_OK);
             tn_error_clear();
             tn_call(&m, mesh_tokens(shape.vocab, 2, 1));
-            CHECK(tn_error() == TN_ESTATE && strstr(tn_error_message(), "not complete"));
-            tn_error_clear();
+            CHECK(failed_with(TN_ESTATE, "not complete"));
         }
         tn_module_finish(&m);
         tn_error_clear();
@@ -458,9 +431,8 @@ static void steps_short(tn_group *world, void *user) {
     for (int i = 1; i + 1 < count && s->halves; i++) {
         tn_module_set_recompute(parts[i], true);
     }
-    tn_pipeline_options o = tn_pipeline_defaults();
-    o.kind = s->halves ? TN_PIPE_ZERO_BUBBLE : TN_PIPE_1F1B;
-    tn_pipeline *p = tn_pipeline_new(&m, world, o);
+    tn_pipeline *p = tn_pipeline_new(
+        &m, world, TN_WITH(tn_pipeline, .kind = s->halves ? TN_PIPE_ZERO_BUBBLE : TN_PIPE_1F1B));
     tn_pipeline_step(p, b, 2, NULL);
     CHECK(tn_error() == TN_OK);
     if (tn_group_rank(world) == 1) { tn__alloc_fail_at(s->at); }

@@ -6,34 +6,19 @@
 
 enum { LAYERS = 4, ROWS = 2, WINDOWS = 7, CALLS = 3 };
 
-typedef struct mesh_of {
-    const char *mesh;
-    int ranks;
-    bool exact; /* the bits of one rank: nothing is summed in another order */
-} mesh_of;
-
-static const mesh_of meshes[] = {
-    {"pp=2", 2, true},
-    {"pp=3", 3, true},
-    {"pp=2,chunks=2", 2, true},
-    {"pp=2,dp=2", 4, true},
-    {"pp=2,shard=2", 4, true},
-    {"pp=2,shard=2,stage=1", 4, true},
-    {"pp=4,shard=2", 8, true},
-    {"pp=2,tp=2", 4, false},
-    {"pp=2,tp=2,sequence", 4, false},
-    {"pp=2,cp=2", 4, false},
-    {"pp=2,cp=2,keys", 4, false},
-    {"pp=2,tp=2,shard=2", 8, false},
-    {"tp=2", 2, false},
-    {"tp=4,sequence", 4, false},
-    {"cp=2", 2, false},
-    {"cp=4,keys", 4, false},
-    {"tp=2,shard=2", 4, false},
-    {"tp=2,dp=2", 4, false},
-    {"tp=2,cp=2", 4, false},
-};
+static const char *const meshes[] = {"pp=2",         "pp=3",           "pp=2,chunks=2",
+                                     "pp=2,dp=2",    "pp=2,shard=2",   "pp=2,shard=2,stage=1",
+                                     "pp=4,shard=2", "pp=2,tp=2",      "pp=2,tp=2,sequence",
+                                     "pp=2,cp=2",    "pp=2,cp=2,keys", "pp=2,tp=2,shard=2",
+                                     "tp=2",         "tp=4,sequence",  "cp=2",
+                                     "cp=4,keys",    "tp=2,shard=2",   "tp=2,dp=2",
+                                     "tp=2,cp=2"};
 enum { MESHES = sizeof(meshes) / sizeof(*meshes) };
+
+/* The bits of one rank: nothing is summed in another order. */
+static bool is_exact(const char *mesh) {
+    return !strstr(mesh, "tp=") && !strstr(mesh, "cp=");
+}
 
 static mesh_shape deep_shape(bool llama) {
     mesh_shape s = mesh_shape_of(llama);
@@ -61,7 +46,7 @@ static void init_model(mesh_model *m, tn_group *world, bool llama) {
 typedef enum model_form { IN_F32, IN_BF16, AS_BYTES } model_form;
 
 typedef struct text {
-    const mesh_of *on; /* NULL: one rank */
+    const char *on; /* NULL: one rank */
     bool llama;
     model_form form;
     double temperature;
@@ -75,7 +60,7 @@ static void write_text(tn_group *world, void *user) {
     mesh_model m;
     init_model(&m, world, t.llama);
     if (t.form == IN_BF16) { tn_module_set_precision(&m, tn_precision_defaults()); }
-    tn_spread *spread = mesh_spread(&m, world, t.on ? t.on->mesh : "dp=1");
+    tn_spread *spread = mesh_spread(&m, world, t.on ? t.on : "dp=1");
     if (t.form == AS_BYTES) { CHECK(tn_quantize(&m) == TN_OK); }
     mesh_write(&m, t.temperature, t.ids);
     mesh_write(&m, t.temperature, again);
@@ -92,10 +77,10 @@ static void write_text(tn_group *world, void *user) {
 static void expect_text(text t) {
     run_ok(1, write_text, &t);
     for (int k = 0; k < MESHES; k++) {
-        t.on = &meshes[k];
-        bool whole = t.form == AS_BYTES && !strstr(t.on->mesh, "tp="); /* matrices are not cut */
-        if (t.form == IN_F32 || ((t.on->exact || whole) && !strstr(t.on->mesh, "shard"))) {
-            run_ok(t.on->ranks, write_text, &t);
+        t.on = meshes[k];
+        bool whole = t.form == AS_BYTES && !strstr(t.on, "tp="); /* matrices are not cut */
+        if (t.form == IN_F32 || ((is_exact(t.on) || whole) && !strstr(t.on, "shard"))) {
+            run_ok(mesh_ranks(t.on), write_text, &t);
         }
     }
 }
@@ -109,7 +94,7 @@ TEST(test_text) {
 /* ---- What a call returns --------------------------------------------------------------------- */
 
 typedef struct outputs {
-    const mesh_of *on; /* NULL: one rank */
+    const char *on; /* NULL: one rank */
     bool llama, training;
     float logits[CALLS][ROWS * MESH_LENGTH * 29];
     int first; /* of the logits that are whole */
@@ -154,7 +139,7 @@ static void compare_outputs(tn_group *world, void *user) {
     outputs o = {.on = want->on, .llama = want->llama, .training = want->training};
     mesh_model m;
     init_model(&m, world, o.llama);
-    tn_spread *spread = mesh_spread(&m, world, o.on ? o.on->mesh : "dp=1");
+    tn_spread *spread = mesh_spread(&m, world, o.on ? o.on : "dp=1");
     tn_module_train(&m, o.training);
     call_model(&m, &o);
     if (!o.on) {
@@ -162,7 +147,7 @@ static void compare_outputs(tn_group *world, void *user) {
         *(outputs *)user = o;
     }
     double off = logits_off(&o, want);
-    CHECK(off <= (o.on && !o.on->exact ? 2e-5 : 0));
+    CHECK(off <= (o.on && !is_exact(o.on) ? 2e-5 : 0));
     CHECK(o.drawn == want->drawn);
     tn_module_finish(&m);
     tn_spread_free(spread);
@@ -174,9 +159,9 @@ TEST(test_outputs) {
         outputs o = {.llama = i & 1, .training = i & 2};
         run_ok(1, compare_outputs, &o);
         for (int k = 0; k < MESHES; k++) {
-            o.on = &meshes[k];
-            if (!o.training || (o.on->exact && !strpbrk(o.on->mesh, "ds"))) {
-                run_ok(o.on->ranks, compare_outputs, &o);
+            o.on = meshes[k];
+            if (!o.training || (is_exact(o.on) && !strpbrk(o.on, "ds"))) {
+                run_ok(mesh_ranks(o.on), compare_outputs, &o);
             }
         }
     }
@@ -198,7 +183,7 @@ static void call_list(tn_group *world, void *user) {
 }
 
 TEST(test_list) {
-    float y[6];
+    float y[6] = {0};
     run_ok(1, call_list, y);
     run_ok(3, call_list, y);
 }
@@ -209,7 +194,7 @@ enum { LENGTHS = 3 };
 static const int64_t lengths[LENGTHS] = {8, 5, 1}; /* not a multiple of cp's ranks either */
 
 typedef struct evaluation {
-    const mesh_of *on; /* NULL: one rank */
+    const char *on; /* NULL: one rank */
     bool llama;
     tn_perplexity perplexity[LENGTHS];
     double loss, accuracy, top; /* of tn_evaluate */
@@ -239,14 +224,15 @@ static void evaluate_model(tn_group *world, void *user) {
     evaluation e = *(evaluation *)user;
     mesh_model m;
     init_model(&m, world, e.llama);
-    tn_spread *spread = mesh_spread(&m, world, e.on ? e.on->mesh : "dp=1");
+    tn_spread *spread = mesh_spread(&m, world, e.on ? e.on : "dp=1");
     tn_group *data = tn_spread_data(spread);
     tn_loader *loader = mesh_loader(data, ROWS);
     double before = e.on ? tn_spread_loss(spread, loader, 2) : 0;
     for (int i = 0; i < LENGTHS; i++) {
         tn_dataset *windows = windows_of(lengths[i]);
-        tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 3, .group = data);
-        CHECK(tn_evaluate_perplexity(&m, windows, NULL, o, &e.perplexity[i]) == TN_OK);
+        CHECK(tn_evaluate_perplexity(&m, windows, NULL,
+                                     TN_WITH(tn_evaluate, .batch = 3, .group = data),
+                                     &e.perplexity[i]) == TN_OK);
         tn_dataset_free(windows);
     }
     evaluate_pass(&m, data, &e);
@@ -264,12 +250,12 @@ TEST(test_evaluation) {
         evaluation alone = {.llama = llama};
         run_ok(1, evaluate_model, &alone);
         for (int k = 0; k < MESHES; k++) {
-            evaluation e = {.on = &meshes[k], .llama = llama};
-            run_ok(e.on->ranks, evaluate_model, &e);
+            evaluation e = {.on = meshes[k], .llama = llama};
+            run_ok(mesh_ranks(e.on), evaluate_model, &e);
             for (int i = 0; i < LENGTHS; i++) {
                 const tn_perplexity *is = &e.perplexity[i];
                 double off = fabs(is->loss - alone.perplexity[i].loss);
-                assert_true(off <= (e.on->exact ? 0 : 1e-6));
+                assert_true(off <= (is_exact(e.on) ? 0 : 1e-6));
                 assert_true(is->windows == WINDOWS && is->tokens == WINDOWS * lengths[i]);
             }
             assert_true(fabs(e.loss - alone.loss) <= 1e-6 && e.accuracy == alone.accuracy);
@@ -317,20 +303,18 @@ static void train_course(tn_group *world, void *user) {
 
 /* Calls between steps change no step; and a backward in halves trains to the same texts. */
 TEST(test_between) {
-    static const struct {
-        const char *mesh, *whole; /* whole: backward is not in halves */
-        int ranks;
-    } pairs[] = {
-        {"pp=2,zb_h1", "pp=2", 2},
-        {"pp=2,zb_h1,shard=2,stage=3", "pp=2,shard=2,stage=3", 4},
-        {"pp=3,zb_h1,dp=2", "pp=3,dp=2", 6},
+    static const char *const pairs[][2] = {
+        /* the second: backward is not in halves */
+        {"pp=2,zb_h1", "pp=2"},
+        {"pp=2,zb_h1,shard=2,stage=3", "pp=2,shard=2,stage=3"},
+        {"pp=3,zb_h1,dp=2", "pp=3,dp=2"},
     };
     for (size_t i = 0; i < sizeof(pairs) / sizeof(*pairs); i++) {
-        course alone = {.mesh = pairs[i].mesh}, both = {.mesh = pairs[i].mesh, .between = true};
-        course whole = {.mesh = pairs[i].whole, .between = true};
-        run_ok(pairs[i].ranks, train_course, &alone);
-        run_ok(pairs[i].ranks, train_course, &both);
-        run_ok(pairs[i].ranks, train_course, &whole);
+        course alone = {.mesh = pairs[i][0]}, both = {.mesh = pairs[i][0], .between = true};
+        course whole = {.mesh = pairs[i][1], .between = true};
+        run_ok(mesh_ranks(pairs[i][0]), train_course, &alone);
+        run_ok(mesh_ranks(pairs[i][0]), train_course, &both);
+        run_ok(mesh_ranks(pairs[i][0]), train_course, &whole);
         assert_memory_equal(alone.losses, both.losses, sizeof(both.losses));
         assert_memory_equal(whole.losses, both.losses, sizeof(both.losses));
         assert_memory_equal(whole.ids, both.ids, sizeof(both.ids));

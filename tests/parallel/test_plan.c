@@ -23,9 +23,7 @@ static void small_model(tn_gpt *m) {
 
 /* Nothing but what a test sets takes time. */
 static tn__plan_options free_machine(int ranks, const char *mesh) {
-    tn__plan_options o = tn__plan_defaults();
-    o.ranks = ranks;
-    o.batch = BATCH;
+    tn__plan_options o = TN_WITH(tn__plan, .ranks = ranks, .batch = BATCH);
     o.machine.flops = o.machine.memory_speed = o.machine.host_link = o.machine.network_link =
         always;
     o.machine.reached = 1;
@@ -176,10 +174,7 @@ TEST(test_bubble) {
 TEST(test_search) {
     tn_gpt m;
     small_model(&m);
-    tn__plan_options o = tn__plan_defaults();
-    o.ranks = 8;
-    o.tokens = 8 * LENGTH;
-    o.machine.per_host = 4;
+    tn__plan_options o = TN_WITH(tn__plan, .ranks = 8, .tokens = 8 * LENGTH, .machine.per_host = 4);
     tn__plan_result best[500];
     int count = tn__plan_search(&m, o, best, 500);
     assert_true(count > 20);
@@ -238,10 +233,8 @@ TEST(test_mistakes) {
     tn_gpt m;
     small_model(&m);
     for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        tn__plan_options o = tn__plan_defaults();
-        o.ranks = cases[i].ranks;
-        o.batch = BATCH;
-        o.tokens = cases[i].tokens;
+        tn__plan_options o =
+            TN_WITH(tn__plan, .ranks = cases[i].ranks, .batch = BATCH, .tokens = cases[i].tokens);
         assert_int_equal(tn_spread_read(&o.mesh, cases[i].mesh), TN_OK);
         tn__plan_result plan;
         tn__plan_of(&m, o, &plan);

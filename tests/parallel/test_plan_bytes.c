@@ -50,7 +50,8 @@ static plan_run run_of(const char *mesh, bool llama) {
     return r;
 }
 
-static void check_rest(int ranks, plan_run r) {
+static void check_rest(plan_run r) {
+    int ranks = mesh_ranks(r.mesh);
     run_ok(ranks, rests_as_planned, &r);
     int64_t planned = planned_rest(&r, ranks);
     if (r.bytes != planned) {
@@ -59,53 +60,52 @@ static void check_rest(int ranks, plan_run r) {
     }
 }
 
+/* The last mesh: the tied parameter's parts have an end of their own. */
 TEST(test_bytes_at_rest) {
-    static const struct {
-        int ranks;
-        const char *mesh;
-    } cases[] = {{1, "dp=1"},
-                 {2, "dp=2"},
-                 {2, "shard=2,stage=1"},
-                 {2, "shard=2,stage=2"},
-                 {2, "shard=2,stage=3"},
-                 {3, "shard=3"},
-                 {4, "dp=4"},
-                 {4, "shard=4,stage=2"},
-                 {4, "shard=4,stage=3"},
-                 {8, "dp=8"},
-                 {8, "shard=8,stage=2"},
-                 {8, "shard=8,stage=3"},
-                 {4, "dp=2,shard=2,stage=2"},
-                 {2, "tp=2"},
-                 {4, "tp=4,sequence"},
-                 {4, "tp=2,shard=2,stage=3"},
-                 {4, "tp=2,dp=2"},
-                 {8, "tp=2,dp=4"},
-                 {2, "cp=2"},
-                 {4, "cp=2,shard=2,stage=2"},
-                 {2, "pp=2"},
-                 {4, "pp=2,tp=2"},
-                 {4, "pp=2,dp=2"},
-                 {8, "pp=2,dp=4"},
-                 {8, "pp=2,tp=2,dp=2"},
-                 {4, "pp=2,shard=2,stage=1"},
-                 {4, "pp=2,shard=2,stage=2"},
-                 {4, "pp=2,shard=2,stage=3"},
-                 {8, "pp=2,shard=4,stage=2"}, /* the tied parameter's parts have an end of their own
-                                               */
-                 {3, "pp=3,gpipe"},
-                 {3, "pp=3,zb_h1"},
-                 {4, "pp=2,shard=2,stage=2,zb_h1"},
-                 {2, "pp=2,chunks=2"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
+    static const char *const meshes[] = {
+        "dp=1",
+        "dp=2",
+        "shard=2,stage=1",
+        "shard=2,stage=2",
+        "shard=2,stage=3",
+        "shard=3",
+        "dp=4",
+        "shard=4,stage=2",
+        "shard=4,stage=3",
+        "dp=8",
+        "shard=8,stage=2",
+        "shard=8,stage=3",
+        "dp=2,shard=2,stage=2",
+        "tp=2",
+        "tp=4,sequence",
+        "tp=2,shard=2,stage=3",
+        "tp=2,dp=2",
+        "tp=2,dp=4",
+        "cp=2",
+        "cp=2,shard=2,stage=2",
+        "pp=2",
+        "pp=2,tp=2",
+        "pp=2,dp=2",
+        "pp=2,dp=4",
+        "pp=2,tp=2,dp=2",
+        "pp=2,shard=2,stage=1",
+        "pp=2,shard=2,stage=2",
+        "pp=2,shard=2,stage=3",
+        "pp=3,gpipe",
+        "pp=3,zb_h1",
+        "pp=2,shard=2,stage=2,zb_h1",
+        "pp=2,chunks=2",
+        "pp=2,shard=4,stage=2",
+    };
+    for (size_t i = 0; i < sizeof(meshes) / sizeof(meshes[0]); i++) {
         for (int variant = 0; variant < 4; variant++) {
-            plan_run r = run_of(cases[i].mesh, variant % 2);
+            plan_run r = run_of(meshes[i], variant % 2);
             r.bf16 = variant / 2;
-            if (cases[i].ranks > 2 && r.bf16 == r.shape.llama) {
+            if (mesh_ranks(r.mesh) > 2 && r.bf16 == r.shape.llama) {
                 continue; /* Llama in f32 and GPT in bf16 */
             }
-            r.micros = strstr(cases[i].mesh, "pp=") ? 4 : 1;
-            check_rest(cases[i].ranks, r);
+            r.micros = strstr(r.mesh, "pp=") ? 4 : 1;
+            check_rest(r);
         }
     }
 }
@@ -116,9 +116,9 @@ TEST(test_bytes_of_micro_batches) {
         plan_run r = run_of("pp=2,shard=2,stage=2", false);
         r.shape.layers = 7;
         r.micros = micros;
-        check_rest(4, r);
+        check_rest(r);
         snprintf(r.mesh, sizeof(r.mesh), "shard=4,stage=2");
-        check_rest(4, r);
+        check_rest(r);
     }
 }
 
@@ -167,10 +167,14 @@ static void check_peak(tn_group *world, plan_run r, int variant) {
 
 /* `argument`: MESH MICROS. All variants on one rank; on two, those that have each pair of options;
  * on more, GPT in bf16 and Llama with recompute. */
-static int peaks_as_planned(tn_group *world, const char *argument) {
+RANK(peaks_as_planned) {
     plan_run r = {.batch = 2};
     sscanf(argument, "%63s %d", r.mesh, &r.micros);
-    static const char *const variants[] = {"01234567", "0356", "25"};
+    static const char *const variants[] = {
+        "01234567",
+        "0356",
+        "25",
+    };
     int ranks = tn_group_size(world);
     for (const char *v = variants[ranks <= 2 ? ranks - 1 : 2]; *v; v++) {
         check_peak(world, r, *v - '0');
@@ -182,37 +186,30 @@ static int peaks_as_planned(tn_group *world, const char *argument) {
  * Eight ranks of one or two kinds would show the same, at twice the time and with models so small
  * that what kernels need is not; at rest they are exact. */
 PLAIN_TEST(test_peaks) {
-    static const struct {
-        int ranks;
-        const char *run;
-    } cases[] = {{1, "dp=1 1"},
-                 {2, "dp=2 1"},
-                 {2, "dp=2 2"},
-                 {2, "shard=2,stage=1 1"},
-                 {2, "shard=2,stage=2 1"},
-                 {2, "shard=2,stage=2 2"},
-                 {2, "shard=2,stage=3 1"},
-                 {2, "tp=2 1"},
-                 {2, "tp=2,sequence 1"},
-                 {2, "cp=2 1"},
-                 {2, "pp=2 4"},
-                 {4, "pp=4,zb_h1 6"},
-                 {4, "dp=4 1"},
-                 {4, "shard=4,stage=2 1"},
-                 {4, "shard=4,stage=3 1"},
-                 {4, "tp=2,dp=2 1"},
-                 {4, "pp=2,dp=2 4"},
-                 {4, "pp=2,tp=2 4"},
-                 {8, "pp=2,tp=2,dp=2 4"}};
-    for (size_t i = 0; i < sizeof(cases) / sizeof(cases[0]); i++) {
-        ranks_pass(cases[i].ranks, "peaks", cases[i].run);
+    static const char *const runs[] = {
+        "dp=1 1",
+        "dp=2 1",
+        "dp=2 2",
+        "shard=2,stage=1 1",
+        "shard=2,stage=2 1",
+        "shard=2,stage=2 2",
+        "shard=2,stage=3 1",
+        "tp=2 1",
+        "tp=2,sequence 1",
+        "cp=2 1",
+        "pp=2 4",
+        "pp=4,zb_h1 6",
+        "dp=4 1",
+        "shard=4,stage=2 1",
+        "shard=4,stage=3 1",
+        "tp=2,dp=2 1",
+        "pp=2,dp=2 4",
+        "pp=2,tp=2 4",
+        "pp=2,tp=2,dp=2 4",
+    };
+    for (size_t i = 0; i < sizeof(runs) / sizeof(runs[0]); i++) {
+        char mesh[64];
+        sscanf(runs[i], "%63s", mesh);
+        ranks_pass(mesh_ranks(mesh), "peaks_as_planned", runs[i]);
     }
-}
-
-static const rank_entry bodies[] = {{"peaks", peaks_as_planned}};
-
-int main(int argc, char **argv) {
-    tn_set_threads(1);
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -52,7 +52,7 @@ TEST(any_way_onto_any_ranks) {
                      .behind = (i + k) % 2,
                      .load = step,
                      .save = step + 10};
-            assert_int_equal(tn_local_run(ranks[k], run_leg, &l), TN_OK);
+            run_ok(ranks[k], run_leg, &l);
             step = l.save;
         }
     }
@@ -63,9 +63,9 @@ TEST(large_pieces) {
     const char *folder = temp_path("large");
     parts_width = 600;
     leg l = {.folder = folder, .how = LIES_CUT, .load = -1, .save = 1};
-    assert_int_equal(tn_local_run(2, run_leg, &l), TN_OK);
+    run_ok(2, run_leg, &l);
     l = (leg){.folder = folder, .how = LIES_ODD, .load = 1, .save = 3};
-    assert_int_equal(tn_local_run(3, run_leg, &l), TN_OK);
+    run_ok(3, run_leg, &l);
     parts_width = 6;
 }
 
@@ -74,7 +74,7 @@ TEST(whole_parameters_are_dealt_out) {
     const char *folder = temp_path("dealt");
     parts_width = 60;
     leg l = {.folder = folder, .how = LIES_WHOLE, .load = -1, .save = 1};
-    assert_int_equal(tn_local_run(3, run_leg, &l), TN_OK);
+    run_ok(3, run_leg, &l);
     parts_width = 6;
     size_t bytes[3], all = 0;
     for (int rank = 0; rank < 3; rank++) {
@@ -112,6 +112,5 @@ static void save_changing(tn_group *world, void *user) {
 
 /* A save contains what it was given and no more, whatever the previous save contained. */
 TEST(what_is_saved_changes) {
-    assert_int_equal(tn_local_run(2, save_changing, (void *)(uintptr_t)temp_path("changing")),
-                     TN_OK);
+    run_ok(2, save_changing, temp_path("changing"));
 }

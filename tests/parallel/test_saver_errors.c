@@ -196,7 +196,7 @@ TEST(wrong_on_one_rank) {
         snprintf(name, sizeof(name), "wrong%zu", i);
         failing f = cases[i];
         f.folder = temp_path(name);
-        assert_int_equal(tn_local_run(3, save_failing, &f), TN_OK);
+        run_ok(3, save_failing, &f);
     }
 }
 
@@ -225,8 +225,7 @@ static void save_without_one(tn_group *world, void *user) {
 }
 
 TEST(a_rank_that_does_not_come) {
-    assert_int_equal(tn_local_run(3, save_without_one, (void *)(uintptr_t)temp_path("missing")),
-                     TN_OK);
+    run_ok(3, save_without_one, temp_path("missing"));
 }
 
 /* ---- A rank that is late with its file, or rank 0 with the commit ------------------------------
@@ -264,9 +263,9 @@ static void save_slowly(tn_group *world, void *user) {
 
 TEST(a_rank_that_is_late) {
     slow_save file = {temp_path("late"), "rank-00002", 2}, index = {temp_path("slow"), "index", 0};
-    assert_int_equal(tn_local_run(3, save_slowly, &file), TN_OK);
+    run_ok(3, save_slowly, &file);
     assert_int_equal(access(temp_path("late/step-000002.tmp"), F_OK), -1);
-    assert_int_equal(tn_local_run(3, save_slowly, &index), TN_OK);
+    run_ok(3, save_slowly, &index);
     assert_int_equal(access(temp_path("slow/step-000002.tmp"), F_OK), -1);
 }
 
@@ -287,7 +286,7 @@ static void remove_slowly(tn_group *world, void *user) {
 }
 
 TEST(an_old_step_goes_slowly) {
-    assert_int_equal(tn_local_run(2, remove_slowly, (void *)(uintptr_t)temp_path("old")), TN_OK);
+    run_ok(2, remove_slowly, temp_path("old"));
     assert_int_equal(access(temp_path("old/step-000001"), F_OK), -1);
     assert_int_equal(access(temp_path("old/step-000002"), F_OK), 0);
 }
@@ -327,8 +326,7 @@ static void save_with_an_error(tn_group *world, void *user) {
 }
 
 TEST(an_error_from_before) {
-    assert_int_equal(tn_local_run(3, save_with_an_error, (void *)(uintptr_t)temp_path("error")),
-                     TN_OK);
+    run_ok(3, save_with_an_error, temp_path("error"));
 }
 
 static int heard;

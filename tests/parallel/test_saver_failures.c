@@ -70,7 +70,7 @@ static void load_newest(tn_group *world, void *user) {
 /* Makes a folder with step 1. */
 static attempt begin_attempts(const char *name, int ranks, bool behind) {
     attempt a = {.folder = temp_path(name), .behind = behind, .keep = 2, .n = -1};
-    assert_int_equal(tn_local_run(ranks, save_first, &a), TN_OK);
+    run_ok(ranks, save_first, &a);
     for (int rank = 0; rank < ranks; rank++) {
         assert_int_equal(a.status[rank], TN_OK);
     }
@@ -109,7 +109,7 @@ static bool check_folder(attempt *a, int ranks, int others) {
     }
     assert_true(c.second || !saved);
     loading l = {a, c.second ? 2 : 1};
-    assert_int_equal(tn_local_run(1, load_newest, &l), TN_OK);
+    run_ok(1, load_newest, &l);
     return c.second;
 }
 
@@ -120,23 +120,23 @@ static void walk_allocations(const char *name, int ranks, bool behind, bool repl
     attempt a = begin_attempts(name, ranks, behind);
     char second[600];
     snprintf(second, sizeof(second), "%s/step-000002", a.folder);
-    int failures = 0;
+    int failed = 0;
     a.keep = replaces ? 1 : 2;
     a.n = 0;
     for (bool armed = false; !armed; a.n++) {
-        assert_int_equal(tn_local_run(ranks, save_second, &a), TN_OK);
+        run_ok(ranks, save_second, &a);
         armed = tn__alloc_fail_armed();
         tn__alloc_fail_at(-1);
         for (int rank = 0; rank < ranks; rank++) {
             /* others: a rank had no memory to say so, and gave up */
             assert_true(a.status[rank] == TN_OK || a.status[rank] == TN_ENOMEM || ranks > 1);
-            failures += a.status[rank] != TN_OK;
+            failed += a.status[rank] != TN_OK;
         }
         if (check_folder(&a, ranks, 0) && !replaces) {
             assert_true(tn__folder_remove(second, "test"));
         }
     }
-    assert_true(failures > 100);
+    assert_true(failed > 100);
 }
 
 TEST(without_memory) {
@@ -162,12 +162,12 @@ TEST(names_are_taken) {
         attempt a = begin_attempts(name, MOST_RANKS, i >= 2);
         snprintf(path, sizeof(path), "%s/%s", a.folder, names[i % 2]);
         temp_write(path, "somebody's", 10);
-        assert_int_equal(tn_local_run(MOST_RANKS, save_second, &a), TN_OK);
+        run_ok(MOST_RANKS, save_second, &a);
         assert_true(a.status[0] == TN_EIO && a.status[1] == TN_EIO);
         assert_int_equal(access(path, F_OK), 0);
         assert_int_equal(unlink(path), 0);
         assert_false(check_folder(&a, MOST_RANKS, 0));
-        assert_int_equal(tn_local_run(MOST_RANKS, save_second, &a), TN_OK);
+        run_ok(MOST_RANKS, save_second, &a);
         assert_true(check_folder(&a, MOST_RANKS, 0));
         assert_true(a.status[0] == TN_OK && a.status[1] == TN_OK);
     }
@@ -188,7 +188,7 @@ TEST(files_that_cannot_grow) {
     for (rlim_t most = 0; !saved; most += 300) {
         a.behind = most % 600 == 0;
         limit_files(most);
-        assert_int_equal(tn_local_run(MOST_RANKS, save_second, &a), TN_OK);
+        run_ok(MOST_RANKS, save_second, &a);
         limit_files(RLIM_INFINITY);
         saved = check_folder(&a, MOST_RANKS, 0);
         for (int rank = 0; rank < MOST_RANKS; rank++) {

@@ -48,7 +48,7 @@ TEST(some_steps_stay) {
     const char *dead = temp_path("steps/step-000005.tmp"), *other = temp_path("steps/notes.tmp");
     assert_true(tn__folder_make(dead, "test") && tn__folder_make(other, "test"));
     temp_write(temp_path("steps/step-000005.tmp/rank-00000.safetensors"), "half", 4);
-    assert_int_equal(tn_local_run(3, save_steps, (void *)(uintptr_t)folder), TN_OK);
+    run_ok(3, save_steps, folder);
     assert_true(is_there(folder, "step-000050") && is_there(folder, "step-000060"));
     assert_true(is_there(folder, "step-000070") && is_there(folder, "lock"));
     assert_true(is_there(folder, "notes.tmp")); /* not ours */
@@ -70,7 +70,7 @@ static void save_low_step(tn_group *world, void *user) {
 
 TEST(higher_steps_are_another_runs) {
     const char *folder = temp_path("steps");
-    assert_int_equal(tn_local_run(2, save_low_step, (void *)(uintptr_t)folder), TN_OK);
+    run_ok(2, save_low_step, folder);
     assert_true(is_there(folder, "step-000003") && is_there(folder, "step-000070"));
     assert_false(is_there(folder, "step-000002"));
 }
@@ -86,7 +86,7 @@ static void load_replaced(tn_group *world, void *user) {
 }
 
 TEST(a_step_is_replaced) {
-    assert_int_equal(tn_local_run(2, load_replaced, (void *)(uintptr_t)temp_path("steps")), TN_OK);
+    run_ok(2, load_replaced, temp_path("steps"));
 }
 
 /* Something that the user put into a step's folder is not removed with the step, and prevents no
@@ -125,8 +125,7 @@ TEST(one_job_at_a_time) {
     bool found;
     c.step = 1;
     assert_int_equal(tn_saver_save(first, &c), TN_OK);
-    assert_int_equal(tn_saver_save(second, &c), TN_EIO);
-    assert_error(TN_EIO, "another job runs in");
+    assert_fails(tn_saver_save(second, &c), TN_EIO, "another job runs in");
     assert_int_equal(tn_saver_load(second, &c, &found), TN_OK);
     assert_true(found);
     tn_saver_free(first);

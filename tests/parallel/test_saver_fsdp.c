@@ -111,8 +111,7 @@ static void check_exported(const train_run *run) {
 /* 4 ranks train, save after two steps, and continue. The saved step goes through six jobs of 1 to 4
  * ranks, sharded differently, back to 4 ranks, which train as the undisturbed ones did. */
 static void wander_over_ranks(const char *name, bool bf16, bool llama) {
-    char folder[512]; /* outlives the next calls of temp_path */
-    snprintf(folder, sizeof(folder), "%s", temp_path(name));
+    const char *folder = temp_path(name);
     leg undisturbed = {.folder = folder, .stage = 3, .bf16 = bf16, .llama = llama, .steps = 4};
     leg first = {.folder = folder, .stage = 3, .bf16 = bf16, .llama = llama, .steps = 2, .save = 2};
     run_on(4, &undisturbed);
@@ -180,10 +179,7 @@ static void undoes_a_step(tn_group *g, void *folder) {
     tn_linear_init(&m.b, 2, 2, tn_linear_defaults());
     tn_module_add(&m, "a", &m.a);
     tn_module_add(&m, "b", &m.b);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.stage = 1;
-    o.units = "a b";
-    tn_fsdp(&m, g, NULL, o);
+    tn_fsdp(&m, g, NULL, TN_WITH(tn_fsdp, .stage = 1, .units = "a b"));
     tn_optim *opt = tn_sgd(&m, tn_sgd_defaults());
     tn_saver *saver = tn_saver_new(g, folder, tn_saver_defaults());
     tn_checkpoint c = {.model = &m, .optim = opt, .step = 1};
@@ -205,9 +201,8 @@ static void undoes_a_step(tn_group *g, void *folder) {
 }
 
 TEST(ranks_with_nothing) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s", temp_path("nothing"));
-    if (tn_local_run(4, undoes_a_step, folder) != TN_OK) { fail_msg("%s", tn_error_message()); }
+    const char *folder = temp_path("nothing");
+    run_ok(4, undoes_a_step, folder);
 }
 
 int main(void) {

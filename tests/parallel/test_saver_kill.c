@@ -35,11 +35,11 @@ static bool train_on(parts_run *r, int64_t step) {
 }
 
 /* Saves one step after another until KILL_AT kills it, or it notices that another rank is gone. */
-static int save_forever(tn_group *world, const char *folder) {
+RANK(save_forever) {
     const char *kill_at = getenv("KILL_AT");
     parts_run r;
     parts_run_open(&r, world, (lie)atoi(getenv("WAY")));
-    parts_run_saver(&r, folder, TN_WITH(tn_saver, .timeout = 60));
+    parts_run_saver(&r, argument, TN_WITH(tn_saver, .timeout = 60));
     bool found = false;
     rank_assert(tn_saver_load(r.saver, &r.c, &found) == TN_OK);
     if (found) { parts_run_values(&r, (uint64_t)r.c.step, true); }
@@ -52,8 +52,6 @@ static int save_forever(tn_group *world, const char *folder) {
     }
     _exit(3); /* like a program whose error handler exits in the middle of a save */
 }
-
-static const rank_entry bodies[] = {{"save", save_forever}};
 
 /* ---- The test -------------------------------------------------------------------------------- */
 
@@ -85,7 +83,7 @@ static int64_t load_newest(const char *folder) {
  */
 static ranks_result run_until_killed(const kills *k, const char *folder, int victim,
                                      const char *const *environment) {
-    ranks_job job = ranks_start(k->ranks, "save", folder, environment);
+    ranks_job job = ranks_start(k->ranks, "save_forever", folder, environment);
     siginfo_t about;
     assert_int_equal(waitid(P_PID, (id_t)job.pid[victim], &about, WEXITED | WNOWAIT), 0);
     for (int rank = 0; rank < k->ranks; rank++) {
@@ -132,10 +130,4 @@ PLAIN_TEST(killed_while_training_and_saving) {
 
 PLAIN_TEST(killed_on_a_mesh) {
     kill_again_and_again(&all_kills[1], temp_path("mesh"));
-}
-
-int main(int argc, char **argv) {
-    tn_set_threads(1);
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -36,10 +36,9 @@ TEST(converted_and_exported) {
     paths p = {temp_path("converted"), temp_path("exported")};
     const char *one = temp_path("one"), *weights = temp_path("weights"),
                *saved = temp_path("saved");
-    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
-    assert_int_equal(tn__saver_convert(temp_path("nothing"), one, false), TN_EIO);
-    assert_contains(tn_error_message(), "nothing: No such file");
-    tn_error_clear();
+    run_ok(3, save_once, &p);
+    assert_fails(tn__saver_convert(temp_path("nothing"), one, false), TN_EIO,
+                 "nothing: No such file");
     assert_int_equal(tn__saver_convert(p.folder, one, false), TN_OK);
     assert_int_equal(tn__saver_convert(temp_path("converted/step-000008"), weights, true), TN_OK);
     parts_run r;
@@ -76,7 +75,7 @@ TEST(checkpoints_of_one_file) {
     assert_int_equal(tn_checkpoint_save(&r.c, path), TN_OK);
     parts_run_close(&r);
     for (int i = 0; i < WAYS; i++) {
-        assert_int_equal(tn_local_run(4, load_single, &(single){path, (lie)i}), TN_OK);
+        run_ok(4, load_single, &(single){path, (lie)i});
     }
 }
 
@@ -97,7 +96,7 @@ static void refuse_export(tn_group *world, void *user) {
 
 TEST(one_file_is_for_whole_models) {
     const char *path = temp_path("refused");
-    assert_int_equal(tn_local_run(2, refuse_export, (void *)(uintptr_t)path), TN_OK);
+    run_ok(2, refuse_export, path);
     assert_int_equal(access(path, F_OK), -1);
 }
 
@@ -157,7 +156,7 @@ TEST(damaged_files) {
     };
     snprintf(damaged_folder, sizeof(damaged_folder), "%s", temp_path("damaged"));
     paths p = {damaged_folder, temp_path("unused")};
-    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
+    run_ok(3, save_once, &p);
     for (size_t i = 0; i < sizeof(damages) / sizeof(*damages); i++) {
         char name[128];
         snprintf(name, sizeof(name), "damaged/step-000008/%s", damages[i].file);
@@ -166,7 +165,7 @@ TEST(damaged_files) {
         unsigned char *data = temp_read(path, &whole), *spoilt = temp_read(path, &bytes);
         spoil_bytes(spoilt, &bytes, &damages[i]);
         temp_write(path, spoilt, bytes);
-        assert_int_equal(tn_local_run(4, load_damaged, (void *)(uintptr_t)&damages[i]), TN_OK);
+        run_ok(4, load_damaged, &damages[i]);
         temp_write(path, data, whole);
         free(data);
         free(spoilt);
@@ -178,17 +177,17 @@ TEST(damaged_files) {
     unsigned char *data = temp_read(path, &bytes);
     data[bytes - 1] ^= 1;
     temp_write(path, data, bytes);
-    assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
+    run_ok(4, load_damaged, &last);
     data[bytes - 1] ^= 1;
     temp_write(path, data, bytes);
     free(data);
     /* a missing file; a step without an index */
     assert_int_equal(unlink(path), 0);
     last = (damage){"a file", NULL, NULL, "rank-00001.safetensors: No such file", TN_EIO};
-    assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
+    run_ok(4, load_damaged, &last);
     assert_int_equal(unlink(temp_path("damaged/step-000008/index.json")), 0);
     last = (damage){"the index", NULL, NULL, "index.json: No such file", TN_EIO};
-    assert_int_equal(tn_local_run(4, load_damaged, &last), TN_OK);
+    run_ok(4, load_damaged, &last);
 }
 
 /* ---- Another model --------------------------------------------------------------------------- */
@@ -242,9 +241,9 @@ static void load_surplus(tn_group *world, void *user) {
 
 TEST(another_model) {
     paths p = {temp_path("other"), temp_path("unused")};
-    assert_int_equal(tn_local_run(3, save_once, &p), TN_OK);
-    assert_int_equal(tn_local_run(2, load_other, (void *)(uintptr_t)p.folder), TN_OK);
-    assert_int_equal(tn_local_run(2, load_surplus, (void *)(uintptr_t)p.folder), TN_OK);
+    run_ok(3, save_once, &p);
+    run_ok(2, load_other, p.folder);
+    run_ok(2, load_surplus, p.folder);
 }
 
 /* A model that was built without elements receives those of the checkpoint. */
@@ -269,5 +268,5 @@ static void load_without_elements(tn_group *world, void *user) {
 
 TEST(into_a_model_without_elements) {
     const char *folder = temp_path("deferred");
-    assert_int_equal(tn_local_run(2, load_without_elements, (void *)(uintptr_t)folder), TN_OK);
+    run_ok(2, load_without_elements, folder);
 }

@@ -13,12 +13,8 @@ typedef struct setting {
 } setting;
 
 static void init_model(tn_gpt *m, int layers, int64_t width) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = LENGTH;
-    o.layers = layers;
-    o.heads = HEADS;
-    o.width = width;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = VOCAB, .context = LENGTH, .layers = layers,
+                               .heads = HEADS, .width = width);
     tn_seed(1);
     TN_DEFER_INIT;
     tn_gpt_init(m, o);
@@ -153,11 +149,11 @@ TEST(test_activations) {
 enum { LARGE = 256 };
 
 /* The argument is the mesh; the limit is 12 of the 16 bytes that a parameter needs on one rank. */
-static int trains_within(tn_group *world, const char *mesh) {
+RANK(trains_within) {
     tn_gpt m;
     init_model(&m, 2, LARGE);
     tn_memory_set_limit(tn_memory().allocated + 12 * tn_module_count(&m));
-    tn_spread *spread = spread_model(&m, world, mesh);
+    tn_spread *spread = spread_model(&m, world, argument);
     tn_optim *opt = tn_error() ? NULL : tn_adamw(&m, tn_adamw_defaults());
     tn_tensor *x = tn_zeros(TN_DIMS(4, LENGTH), TN_I64);
     tn_loader *data = tn_loader_new(tn_tensor_dataset(x, x), tn_sequential_sampler(),
@@ -169,7 +165,7 @@ static int trains_within(tn_group *world, const char *mesh) {
         tn_optim_zero_grad(opt);
         first = step == 0 ? last : first;
     }
-    bool fits = strchr(mesh, ',') != NULL;
+    bool fits = strchr(argument, ',') != NULL;
     rank_assert(fits ? tn_error() == TN_OK && last < first
                      : tn_error() == TN_ENOMEM || tn_error() == TN_EPEER);
     tn_error_clear();
@@ -181,20 +177,19 @@ static int trains_within(tn_group *world, const char *mesh) {
 }
 
 PLAIN_TEST(test_what_one_rank_cannot_hold) {
-    ranks_pass(4, "trains", "dp=4");
-    ranks_pass(4, "trains", "tp=2,shard=2");
-    ranks_pass(4, "trains", "pp=2,tp=2");
+    ranks_pass(4, "trains_within", "dp=4");
+    ranks_pass(4, "trains_within", "tp=2,shard=2");
+    ranks_pass(4, "trains_within", "pp=2,tp=2");
 }
 
 enum { WRITTEN = 12 };
 
 /* The argument: the mesh and a folder. The limit is three quarters of what the weights take on one
  * rank; "dp=2" has the whole on each. */
-static int writes_within(tn_group *world, const char *argument) {
+RANK(writes_within) {
     char mesh[64], folder[256];
     rank_assert(sscanf(argument, "%63s %255s", mesh, folder) == 2);
-    tn_spread_options o = tn_spread_defaults();
-    o.inference = true;
+    tn_spread_options o = TN_WITH(tn_spread, .inference = true);
     tn_spread_read(&o, mesh);
     tn_module *m;
     {
@@ -228,13 +223,6 @@ PLAIN_TEST(test_what_one_rank_cannot_read) {
     for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
         char argument[384];
         snprintf(argument, sizeof(argument), "%s %s", meshes[i], folder);
-        ranks_pass(i < 3 ? 2 : 4, "writes", argument);
+        ranks_pass(i < 3 ? 2 : 4, "writes_within", argument);
     }
-}
-
-static const rank_entry bodies[] = {{"trains", trains_within}, {"writes", writes_within}};
-
-int main(int argc, char **argv) {
-    ranks_main(argc, argv, bodies, 2);
-    return tests_run(NULL, NULL);
 }

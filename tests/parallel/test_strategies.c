@@ -22,17 +22,15 @@ TEST(a_strategy_is_known_by_the_registry) {
     tn__parallel p;
     net_init(&m, 1);
     attach_strategy(&m.in, &p);
-    assert_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
-    assert_error(TN_ESTATE, "linear in is under counting already");
-    assert_int_equal(tn_ddp_naive(&m.in, NULL), TN_ESTATE);
-    assert_error(TN_ESTATE, "linear in is under counting already");
+    assert_none(tn_ddp(&m, NULL, tn_ddp_defaults()), TN_ESTATE,
+                "linear in is under counting already");
+    assert_fails(tn_ddp_naive(&m.in, NULL), TN_ESTATE, "linear in is under counting already");
     assert_non_null(tn_ddp(&m.out, NULL, tn_ddp_defaults())); /* next to it */
     tn_module_finish(&m);
 
     net_init(&m, 1);
     attach_strategy(&m, &p);
-    assert_null(tn_ddp(&m.in, NULL, tn_ddp_defaults()));
-    assert_error(TN_ESTATE, "net is under counting already");
+    assert_none(tn_ddp(&m.in, NULL, tn_ddp_defaults()), TN_ESTATE, "net is under counting already");
     tn_module_finish(&m);
 }
 
@@ -76,13 +74,11 @@ TEST(what_scopes_refuse) {
     }
     tn_module_finish(&m);
     assert_int_equal(p.no_sync, 0);
-    assert_null(tn_no_sync_begin(&m));
-    assert_error(TN_ESTATE, "finished");
+    assert_none(tn_no_sync_begin(&m), TN_ESTATE, "finished");
 
     net_init(&m, 1);
     tn_ddp_state *ddp = tn_ddp(&m, NULL, tn_ddp_defaults());
-    assert_null(tn_no_sync_begin(ddp));
-    assert_error(TN_EVALUE, "is not a module");
+    assert_none(tn_no_sync_begin(ddp), TN_EVALUE, "is not a module");
     tn_module_finish(&m);
 }
 
@@ -121,8 +117,7 @@ static tn_tensor *tied_forward(tn_module *self, tn_tensor *x) {
 }
 
 static void tied_init(tied *m) {
-    tn_linear_options o = tn_linear_defaults();
-    o.bias = false;
+    tn_linear_options o = TN_WITH(tn_linear, .bias = false);
     tn_module_init(m, "tied", tied_forward);
     tn_linear_init(&m->a, 4, 4, o);
     tn_linear_init(&m->b, 4, 4, o);
@@ -138,12 +133,12 @@ TEST(an_optimiser_holds_a_tied_parameter) {
         tied_init(&m);
         tn_linear *stepped = i ? &m.b : &m.a, *other = i ? &m.a : &m.b;
         tn_optim *opt = tn_sgd(stepped, tn_sgd_defaults());
-        assert_null(tn_ddp(stepped, NULL, tn_ddp_defaults()));
-        assert_error(TN_ESTATE, "the parameter weight is held by an optimiser");
-        assert_null(tn_ddp(other, NULL, tn_ddp_defaults()));
-        assert_error(TN_ESTATE, "the parameter weight is held by an optimiser");
-        assert_int_equal(tn_ddp_naive(&m, NULL), TN_ESTATE);
-        assert_error(TN_ESTATE, "the parameter a.weight is held by an optimiser");
+        assert_none(tn_ddp(stepped, NULL, tn_ddp_defaults()), TN_ESTATE,
+                    "the parameter weight is held by an optimiser");
+        assert_none(tn_ddp(other, NULL, tn_ddp_defaults()), TN_ESTATE,
+                    "the parameter weight is held by an optimiser");
+        assert_fails(tn_ddp_naive(&m, NULL), TN_ESTATE,
+                     "the parameter a.weight is held by an optimiser");
         tn_optim_free(opt);
         assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
         tn_module_finish(&m);
@@ -218,7 +213,8 @@ TEST(a_flat_buffer_in_parts) {
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-static void see_a_round(tn_group *world, void *user) {
+/* A mesh's ranks have the same micro-batches as the world's. */
+RANKS_TEST(a_round_over_two_groups, 6) {
     int rank = tn_group_rank(world);
     tn_group *rows[2], *columns[3];
     for (int i = 0; i < 2; i++) {
@@ -237,11 +233,6 @@ static void see_a_round(tn_group *world, void *user) {
     }
     tn_group_free(rows[0]);
     tn_group_free(rows[1]);
-}
-
-/* A mesh's ranks have the same micro-batches as the world's. */
-TEST(a_round_over_two_groups) {
-    run_ok(6, see_a_round, NULL);
 }
 
 /* ---- A strategy over two groups -------------------------------------------------------------- */

@@ -121,33 +121,25 @@ static void each_gradient(tn_group *g, tn_ddp_options o, double factor) {
     tn_module_finish(&sum);
 }
 
-static void travels_once(tn_group *g, void *user) {
+RANKS_TEST(once_and_not_again, 3) {
     tn_ddp_options o = tn_ddp_defaults();
-    each_gradient(g, o, 1.0 / tn_group_size(g));
+    each_gradient(world, o, 1.0 / tn_group_size(world));
     o.sum = true;
-    each_gradient(g, o, 1.0);
-}
-
-TEST(once_and_not_again) {
-    run_ok(3, travels_once, NULL);
+    each_gradient(world, o, 1.0);
 }
 
 /* ---- Rounds ---------------------------------------------------------------------------------- */
 
-static void tells_its_round(tn_group *g, void *user) {
+RANKS_TEST(the_round_of_a_strategy, 3) {
     net m;
     net_init(&m, 1);
     tn__round none = tn__strategy_round(&m.base);
     CHECK(none.ranks == 1 && none.rank == 0);
-    CHECK(tn_fsdp(&m, g, NULL, tn_fsdp_defaults()));
+    CHECK(tn_fsdp(&m, world, NULL, tn_fsdp_defaults()));
     tn__round whole = tn__strategy_round(&m.base), part = tn__strategy_round(&m.h[1].base);
-    CHECK(whole.ranks == tn_group_size(g) && whole.rank == tn_group_rank(g));
+    CHECK(whole.ranks == tn_group_size(world) && whole.rank == tn_group_rank(world));
     CHECK(part.ranks == whole.ranks && part.rank == whole.rank);
     tn_module_finish(&m);
-}
-
-TEST(the_round_of_a_strategy) {
-    run_ok(3, tells_its_round, NULL);
 }
 
 /* ---- What is refused ------------------------------------------------------------------------- */
@@ -164,8 +156,8 @@ TEST(inside_and_in_parts) {
     net_init(&m, 1);
     assert_int_equal(tn_sync_gradients(&m), TN_OK); /* nothing is attached: a no-op */
     assert_non_null(tn_ddp(&m, NULL, tn_ddp_defaults()));
-    assert_int_equal(tn_sync_gradients(&m.h[0]), TN_ESTATE);
-    assert_error(TN_ESTATE, "block h.0 is inside a net that is under data parallelism");
+    assert_fails(tn_sync_gradients(&m.h[0]), TN_ESTATE,
+                 "block h.0 is inside a net that is under data parallelism");
     tn_on_grad(m.h[0].out.weight, sync_inside, &m);
     net_backward(&m, 1);
     assert_int_equal(during, TN_ESTATE);

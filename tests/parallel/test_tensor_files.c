@@ -89,8 +89,9 @@ static const int32_t prompt[] = {3, 1, 4};
 static void write_text(void *m, int32_t *text) {
     tn_prompt p = {prompt, 3};
     tn_generated out;
-    tn_generate_options o = TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0);
-    CHECK(tn_generate(m, &p, 1, o, &out) == TN_OK && out.tokens.count >= WRITTEN);
+    CHECK(tn_generate(m, &p, 1, TN_WITH(tn_generate, .max_new = WRITTEN, .temperature = 0), &out) ==
+              TN_OK &&
+          out.tokens.count >= WRITTEN);
     if (!tn_error()) { memcpy(text, out.tokens.ids, WRITTEN * sizeof(*text)); }
     tn_generated_free(&out, 1);
 }
@@ -100,8 +101,8 @@ static tn_status measure_text(void *m, const mesh_shape *shape, tn_group *group,
                               tn_perplexity *out) {
     tn_dataset *windows =
         tn_tensor_dataset(mesh_tokens(shape->vocab, 5, 6), mesh_tokens(shape->vocab, 5, 7));
-    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 2, .group = group);
-    tn_status status = tn_evaluate_perplexity(m, windows, NULL, o, out);
+    tn_status status = tn_evaluate_perplexity(
+        m, windows, NULL, TN_WITH(tn_evaluate, .batch = 2, .group = group), out);
     tn_dataset_free(windows);
     return status;
 }
@@ -164,15 +165,9 @@ static void read_compute_write(tn_group *world, void *user) {
 }
 
 static void through_meshes(const folder *f, int number) {
-    static const struct {
-        const char *mesh;
-        int ranks;
-    } meshes[] = {{"tp=2", 2},
-                  {"tp=2,shard=2", 4},
-                  {"tp=2,dp=2,sequence", 4},
-                  {"shard=2,stage=1", 2},
-                  {"shard=2,stage=2", 2},
-                  {"shard=2", 2}};
+    static const char *const meshes[] = {
+        "tp=2",   "tp=2,shard=2", "tp=2,dp=2,sequence", "shard=2,stage=1", "shard=2,stage=2",
+        "shard=2"};
     char from[512], to[512];
     snprintf(from, sizeof(from), "%s%d", temp_path("from"), number);
     make_folder(f, from);
@@ -180,12 +175,12 @@ static void through_meshes(const folder *f, int number) {
     compute_alone(&j);
     for (size_t i = 0; i < sizeof(meshes) / sizeof(*meshes); i++) {
         snprintf(to, sizeof(to), "%s%d_%zu", temp_path("to"), number, i);
-        j.mesh = meshes[i].mesh;
+        j.mesh = meshes[i];
         if (f->says && strstr(j.mesh, "tp=")) {
-            assert_contains(run_failing(meshes[i].ranks, read_compute_write, &j, TN_ESHAPE),
+            assert_contains(run_failing(mesh_ranks(j.mesh), read_compute_write, &j, TN_ESHAPE),
                             f->says);
         } else {
-            run_ok(meshes[i].ranks, read_compute_write, &j);
+            run_ok(mesh_ranks(j.mesh), read_compute_write, &j);
             same_folders(from, to);
         }
     }
@@ -320,7 +315,7 @@ TEST(test_what_is_refused) {
             assert_int_equal(tn_save(&m, temp_path("refused")), TN_OK);
             tn_module_finish(&m);
         }
-        assert_contains(run_failing(2, writes_back, (void *)&refusals[i], TN_EUNSUPPORTED),
+        assert_contains(run_failing(2, writes_back, &refusals[i], TN_EUNSUPPORTED),
                         refusals[i].says);
     }
 }

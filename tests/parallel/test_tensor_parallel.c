@@ -24,7 +24,7 @@ TEST(test_sequence_with_dropout) {
 }
 
 /* Frozen parameters, and gradients in another dtype: a block keeps what the whole parameter had. */
-static void keeps_what_a_leaf_is(tn_group *world, void *user) {
+RANKS_TEST(test_blocks_are_like_wholes, 2) {
     TN_SCOPE;
     train_run p = run_of("tp=2", false);
     mesh_model m;
@@ -42,10 +42,6 @@ static void keeps_what_a_leaf_is(tn_group *world, void *user) {
     CHECK(tn_dtype_of(free_one) == TN_BF16 && tn_dtype_of(tn_grad_of(free_one)) == TN_F32);
     CHECK(tn_module_get(&m, "lm_head.weight") == tn_module_get(&m, "wte.weight"));
     tn_module_finish(&m);
-}
-
-TEST(test_blocks_are_like_wholes) {
-    run_ok(2, keeps_what_a_leaf_is, NULL);
 }
 
 /* Under data parallelism and sharding: the bits of tensor parallelism that accumulates. */
@@ -106,8 +102,7 @@ static void compare_loss(tn_group *g, void *user) {
     int64_t each = (c->classes + tn_group_size(g) - 1) / tn_group_size(g),
             first = each * tn_group_rank(g);
     int64_t count = c->classes - first < each ? c->classes - first : each;
-    tn_cross_entropy_options o = tn_cross_entropy_defaults();
-    o.reduction = c->how;
+    tn_cross_entropy_options o = TN_WITH(tn_cross_entropy, .reduction = c->how);
     tn_tensor *whole = tn_set_requires_grad(logits_of(c), true), *labels = labels_of(c);
     tn_tensor *want = tn_cross_entropy_with(whole, labels, o);
     tn_backward(tn_sum_all(want));
@@ -166,7 +161,7 @@ static void asks_for(tn_group *g, void *user) {
 TEST(test_losses_refused) {
     run_ok(2, rules_columns_out, NULL);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
-    assert_non_null(strstr(run_failing(2, asks_for, &o, TN_EINDEX), "label 4"));
+    assert_contains(run_failing(2, asks_for, &o, TN_EINDEX), "label 4");
     o.label_smoothing = 0.1;
     run_failing(2, asks_for, &o, TN_EUNSUPPORTED);
 }
@@ -223,9 +218,7 @@ static const refusal refusals[] = {
 
 static tn_status refuse_plan(mesh_model *m, tn_group *g, const char *paths, tn_tp_style style) {
     const tn_tp_rule plan[] = {{"ln_f", TN_TP_SEQUENCE, 1}, {paths, style, 1}, {0}};
-    tn_tp_options o = tn_tp_defaults();
-    o.plan = plan;
-    return tn_tensor_parallel(m, g, o);
+    return tn_tensor_parallel(m, g, TN_WITH(tn_tp, .plan = plan));
 }
 
 static void is_refused(tn_group *g, void *user) {
@@ -274,7 +267,7 @@ static void is_refused(tn_group *g, void *user) {
 TEST(test_what_is_refused) {
     for (size_t i = 0; i < sizeof(refusals) / sizeof(refusals[0]); i++) {
         const refusal *r = &refusals[i];
-        const char *said = run_failing(r->ranks, is_refused, (void *)r, r->status);
+        const char *said = run_failing(r->ranks, is_refused, r, r->status);
         if (!strstr(said, r->says)) { fail_msg("%s: %s", r->name, said); }
     }
 }

@@ -40,7 +40,6 @@ static const trial trials[] = {
 typedef struct leg {
     const trial *trial;
     const char *mesh;
-    int ranks;
     const char *from, *to; /* checkpoints; NULL: none */
     bool one_file;         /* `from` is one */
     const char *bare;      /* a checkpoint without the loader, whose position depends on the mesh */
@@ -58,10 +57,7 @@ typedef struct run {
 } run;
 
 static tn_loader *open_loader(const run *r, const mesh_shape *shape) {
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = ROWS;
-    o.epochs = 0;
-    o.threads = 0;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = ROWS, .epochs = 0, .threads = 0);
     tn_dataset *examples = tn_tensor_dataset(mesh_tokens(shape->vocab, EXAMPLES, 0),
                                              mesh_tokens(shape->vocab, EXAMPLES, 1));
     return tn_loader_new(
@@ -192,24 +188,21 @@ static void check_model(const char *folder, const char *exported) {
     tn_module_free(other);
 }
 
-static const struct {
-    const char *mesh;
-    int ranks;
-} meshes[] = {
-    {"tp=2,shard=2", 4},
-    {"shard=4", 4},
-    {"pp=2,tp=2,shard=2", 8},
-    {"tp=4", 4},
-    {"pp=3", 3},
-    {"dp=1", 1},
-    {"pp=2,cp=2", 4},
-    {"tp=2", 2},
-    {"tp=2,cp=2", 4},
-    {"tp=2,dp=2", 4},
-    {"shard=3", 3},
-    {"tp=2,sequence", 2},
-    {"tp=4,shard=2", 8},
-    {"tp=2,shard=2,stage=2", 4},
+static const char *const meshes[] = {
+    "tp=2,shard=2",
+    "shard=4",
+    "pp=2,tp=2,shard=2",
+    "tp=4",
+    "pp=3",
+    "dp=1",
+    "pp=2,cp=2",
+    "tp=2",
+    "tp=2,cp=2",
+    "tp=2,dp=2",
+    "shard=3",
+    "tp=2,sequence",
+    "tp=4,shard=2",
+    "tp=2,shard=2,stage=2",
 };
 enum { MESHES = sizeof(meshes) / sizeof(*meshes) };
 
@@ -220,24 +213,23 @@ static void visit_meshes(const trial *t) {
     name_of(one, t, "one", 0);
     name_of(exported, t, "weights", 0);
     name_of(average, t, "average", 0);
-    leg undisturbed = {t, meshes[0].mesh, meshes[0].ranks, .steps = 2 * SAVED};
+    leg undisturbed = {t, meshes[0], .steps = 2 * SAVED};
     leg first = {t,
-                 meshes[0].mesh,
-                 meshes[0].ranks,
+                 meshes[0],
                  .to = folder,
                  .bare = bare,
                  .export = exported,
                  .average = average,
                  .steps = SAVED};
-    run_ok(undisturbed.ranks, run_leg, &undisturbed);
-    run_ok(first.ranks, run_leg, &first);
+    run_ok(mesh_ranks(undisturbed.mesh), run_leg, &undisturbed);
+    run_ok(mesh_ranks(first.mesh), run_leg, &first);
     convert_step(bare, one);
     check_exported(t, exported);
     check_exported(t, average);
     check_model(folder, exported);
     bool one_file = false;
     for (int i = 1; i < MESHES; i++) {
-        leg l = {t, meshes[i].mesh, meshes[i].ranks, .from = folder, .one_file = one_file};
+        leg l = {t, meshes[i], .from = folder, .one_file = one_file};
         name weights, mean;
         name_of(next, t, "step", i);
         name_of(bare, t, "bare", i);
@@ -248,11 +240,11 @@ static void visit_meshes(const trial *t) {
         l.bare = bare;
         l.export = weights;
         l.average = mean;
-        if (l.ranks == 1) {
+        if (mesh_ranks(l.mesh) == 1) {
             name_of(whole, t, "whole", i);
             l.whole = whole;
         }
-        run_ok(l.ranks, run_leg, &l);
+        run_ok(mesh_ranks(l.mesh), run_leg, &l);
         convert_step(bare, other);
         temp_same(one, other);
         temp_same(exported, weights);
@@ -262,9 +254,8 @@ static void visit_meshes(const trial *t) {
         strcpy(folder, l.whole ? whole : next);
         one_file = l.whole != NULL;
     }
-    leg last = {
-        t, meshes[0].mesh, meshes[0].ranks, .from = folder, .one_file = one_file, .steps = SAVED};
-    run_ok(last.ranks, run_leg, &last);
+    leg last = {t, meshes[0], .from = folder, .one_file = one_file, .steps = SAVED};
+    run_ok(mesh_ranks(last.mesh), run_leg, &last);
     assert_true(train_same(last.weights, undisturbed.weights));
     assert_false(train_same(last.weights, first.weights));
     free(first.weights.data);

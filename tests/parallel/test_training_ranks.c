@@ -14,12 +14,9 @@
 
 static tn_group *start_world(const char *argument) {
     static char engine[32];
-    tn_dist_options o = tn_dist_defaults();
     snprintf(engine, sizeof(engine), "%.*s", (int)strcspn(argument, ", "), argument);
-    o.engine = engine;
-    o.checked = strstr(argument, ",checked") != NULL;
-    o.timeout = 30;
-    tn_group *world = tn_dist_init(o);
+    tn_group *world = tn_dist_init(TN_WITH(
+        tn_dist, .engine = engine, .checked = strstr(argument, ",checked") != NULL, .timeout = 30));
     rank_assert(world != NULL);
     return world;
 }
@@ -32,13 +29,13 @@ static int finish_world(void) {
 
 /* Every fifth: all of them run on threads (test_training.c), and here it is the engine that counts.
  */
-static int compare_matrix(tn_group *unused, const char *argument) {
+PLAIN_RANK(compare_matrix) {
     rank_assert(train_matrix_agrees(start_world(argument), 5, false));
     return finish_world();
 }
 
 /* After the engine: "MESH DIGEST …". */
-static int train_meshes(tn_group *unused, const char *argument) {
+PLAIN_RANK(train_meshes) {
     rank_assert(mesh_expected(start_world(argument), strchr(argument, ' ') + 1));
     return finish_world();
 }
@@ -64,8 +61,8 @@ static double sum_of_part(tn_linear *m) {
 
 /* Units that were frozen are thawed, and each rank uses a different one first: the memory in which
  * their gradients are sent is the same on all ranks. */
-static int thaw_units(tn_group *unused, const char *engine) {
-    tn_group *world = start_world(engine);
+PLAIN_RANK(thaw_units) {
+    tn_group *world = start_world(argument);
     int rank = tn_group_rank(world);
     fork_net m = {.right = false};
     tn_module_init(&m, "fork", fork_forward);
@@ -77,15 +74,9 @@ static int thaw_units(tn_group *unused, const char *engine) {
     tn_init_constant(m.a.weight, 0);
     tn_init_constant(m.b.weight, 0);
     tn_module_requires_grad(&m, false);
-    tn_fsdp_options o = tn_fsdp_defaults();
-    o.units = "a b";
-    o.stage = 2;
-    o.find_unused = true;
-    tn_fsdp(&m, world, NULL, o);
+    tn_fsdp(&m, world, NULL, TN_WITH(tn_fsdp, .units = "a b", .stage = 2, .find_unused = true));
     tn_module_requires_grad(&m, true);
-    tn_sgd_options plain = tn_sgd_defaults();
-    plain.lr = 1;
-    tn_optim *opt = tn_sgd(&m, plain);
+    tn_optim *opt = tn_sgd(&m, TN_WITH(tn_sgd, .lr = 1));
     for (int step = 0; step < 3; step++) {
         TN_SCOPE;
         m.right = (step + rank) % 2;
@@ -107,7 +98,7 @@ static tn_tensor *fail_here(tn_tensor *grad, void *user) {
 }
 
 /* Rank 1 has an error in its second backward (",hook"), or fewer batches than the others. */
-static int end_badly(tn_group *unused, const char *argument) {
+PLAIN_RANK(end_badly) {
     tn_group *world = start_world(argument);
     bool hook = strstr(argument, ",hook") != NULL, mine = tn_group_rank(world) == 1;
     tn_linear m;
@@ -123,34 +114,29 @@ static int end_badly(tn_group *unused, const char *argument) {
     return finish_world();
 }
 
-static const rank_entry bodies[] = {{"-matrix", compare_matrix},
-                                    {"-meshes", train_meshes},
-                                    {"-thaw", thaw_units},
-                                    {"-end_badly", end_badly}};
-
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void expect_meshes(const char *engine, int ranks, const char *const *meshes) {
     char argument[1100];
     snprintf(argument, sizeof(argument), "%s %s", engine,
              mesh_expectation(ranks, tn_cpu(), meshes));
-    ranks_pass(ranks, "-meshes", argument);
+    ranks_pass(ranks, "train_meshes", argument);
 }
 
 static void expect_engine(const char *engine) {
     for (int ranks = 2; ranks <= 4; ranks++) {
-        ranks_pass(ranks, "-matrix", engine);
+        ranks_pass(ranks, "compare_matrix", engine);
     }
-    ranks_pass(2, "-thaw", engine);
+    ranks_pass(2, "thaw_units", engine);
     expect_meshes(engine, 2, meshes_of_two);
     expect_meshes(engine, 4, meshes_of_four);
 }
 
 PLAIN_TEST(test_shm) {
-    ranks_pass(1, "-matrix", "shm");
+    ranks_pass(1, "compare_matrix", "shm");
     expect_engine("shm");
-    ranks_pass(2, "-matrix", "shm,checked");
-    ranks_pass(8, "-matrix", "shm");
+    ranks_pass(2, "compare_matrix", "shm,checked");
+    ranks_pass(8, "compare_matrix", "shm");
 }
 
 PLAIN_TEST(test_gloo) {
@@ -161,7 +147,7 @@ PLAIN_TEST(test_gloo) {
 static ranks_result run_badly(const char *argument) {
     char flights[96];
     snprintf(flights, sizeof(flights), "TERN_FLIGHT_DIR=%s", temp_folder);
-    ranks_result r = ranks_run(3, "-end_badly", argument, (const char *[]){flights, NULL}, 60);
+    ranks_result r = ranks_run(3, "end_badly", argument, (const char *[]){flights, NULL}, 60);
     assert_false(r.timed_out);
     return r;
 }
@@ -184,10 +170,4 @@ PLAIN_TEST(test_errors_reach_all) {
     must_say(&r, 0, "tn_ddp_join");
     must_say(&r, 2, "tn_ddp_join");
     ranks_free(&r);
-}
-
-int main(int argc, char **argv) {
-    tn_set_threads(1);
-    ranks_main(argc, argv, bodies, sizeof(bodies) / sizeof(*bodies));
-    return tests_run(NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include "core/clock.h"
 #include "distributed/store/net.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <netinet/in.h>
 #include <signal.h>
@@ -41,6 +42,20 @@ void ranks_failed(const char *what, const char *file, int line) {
     _exit(1);
 }
 
+static struct {
+    const char *name;
+    rank_body body;
+    bool plain;
+} bodies[32];
+static int body_count;
+
+void ranks_add(const char *name, rank_body body, bool plain) {
+    assert(body_count < (int)(sizeof(bodies) / sizeof(*bodies)));
+    bodies[body_count].name = name;
+    bodies[body_count].body = body;
+    bodies[body_count++].plain = plain;
+}
+
 static int run_body(rank_body body, const char *argument, bool plain) {
     int value = 1;
     tn_group *world = plain ? NULL : tn_dist_init(tn_dist_defaults());
@@ -53,12 +68,12 @@ static int run_body(rank_body body, const char *argument, bool plain) {
     return value;
 }
 
-void ranks_main(int argc, char **argv, const rank_entry *bodies, int n) {
+void ranks_main(int argc, char **argv) {
     if (argc != 4 || strcmp(argv[1], MARK) != 0) { return; }
     setvbuf(stdout, NULL, _IOLBF, 0);
-    for (int i = 0; i < n; i++) {
+    for (int i = 0; i < body_count; i++) {
         if (strcmp(bodies[i].name, argv[2]) == 0) {
-            exit(run_body(bodies[i].body, argv[3], argv[2][0] == '-'));
+            exit(run_body(bodies[i].body, argv[3], bodies[i].plain));
         }
     }
     fprintf(stderr, "%s: there is no body %s\n", argv[0], argv[2]);

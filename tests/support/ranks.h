@@ -1,13 +1,8 @@
 /* Test bodies as real processes: this program again, once for each rank.
  *
- *     static int add(tn_group *world, const char *argument) { ...; rank_assert(sum == 3); return 0;
- *     } static const rank_entry bodies[] = {{"add", add}};
+ *     RANK(add_up) { ...; rank_assert(sum == 3); return 0; }
  *
- *     static void test_add(void **state) { ranks_pass(2, "add", ""); }
- *
- *     int main(int argc, char **argv) {
- *         ranks_main(argc, argv, bodies, 1);      // first: does not return in a rank
- *         ...
+ *     TEST(test_add) { ranks_pass(2, "add_up", ""); }
  *
  * A fault test uses ranks_start, sends a signal to job.pid[1], and calls ranks_wait.
  */
@@ -20,17 +15,26 @@
 
 #define RANKS_MOST 16
 
-/* What a rank does; the process exits with the value. */
-typedef int (*rank_body)(tn_group *world, const char *argument);
-typedef struct rank_entry {
-    const char *name;
-    rank_body body;
-} rank_entry;
+/* What a rank does with `world` and `argument`, between tn_dist_init and tn_dist_finish; its
+ * process exits with the value. With an error pending it goes to stderr and the process exits
+ * with 1. */
+#define RANK(name) RANK_WITH(name, world, false)
+/* Without tn_dist_init. */
+#define PLAIN_RANK(name) RANK_WITH(name, no_world, true)
 
-/* In a process that ranks_start made: tn_dist_init, the body, tn_dist_finish, exit. With an error
- * pending it goes to stderr and the process exits with 1. A body whose name begins with '-' is
- * called with NULL and without tn_dist_init. Returns in every other process. */
-void ranks_main(int argc, char **argv, const rank_entry *bodies, int n);
+/* What these call. */
+typedef int (*rank_body)(tn_group *world, const char *argument);
+#define RANK_WITH(name, group, plain)                                \
+    static int name(tn_group *group, const char *argument);          \
+    __attribute__((constructor)) static void register_##name(void) { \
+        ranks_add(#name, name, plain);                               \
+    }                                                                \
+    static int name(__attribute__((unused)) tn_group *group,         \
+                    __attribute__((unused)) const char *argument)
+void ranks_add(const char *name, rank_body body, bool plain);
+
+/* First in a main of one's own: does not return in a rank. */
+void ranks_main(int argc, char **argv);
 
 /* In a body: says what is not true, and ends this process with 1. (cmocka's assert_… would go
  * unnoticed.) */

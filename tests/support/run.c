@@ -30,7 +30,7 @@ void test_add(const char *name, CMUnitTestFunction f, CMFixtureFunction setup,
 char temp_folder[64];
 
 const char *temp_path(const char *name) {
-    static char paths[8][512];
+    static char paths[64][512];
     static unsigned next;
     if (!*temp_folder) {
         strcpy(temp_folder, "/tmp/tern_test_XXXXXX");
@@ -40,7 +40,7 @@ const char *temp_path(const char *name) {
         }
         setenv("TERN_FLIGHT_DIR", temp_folder, 1);
     }
-    char *path = paths[next++ % 8];
+    char *path = paths[next++ % 64];
     snprintf(path, sizeof(paths[0]), "%s/%s", temp_folder, name);
     return path;
 }
@@ -80,7 +80,11 @@ int tests_run(CMFixtureFunction setup, CMFixtureFunction teardown) {
     return failed;
 }
 
+/* Of ranks.c, where the program has ranks. */
+void ranks_main(int argc, char **argv) __attribute__((weak));
+
 /* The main of a program that has no other. */
-int __attribute__((weak)) main(void) {
+int __attribute__((weak)) main(int argc, char **argv) {
+    if (ranks_main) { ranks_main(argc, argv); }
     return tests_run(NULL, NULL);
 }

@@ -4,7 +4,8 @@
  *         assert_inert(tn_sum(NULL, 0), TN_EVALUE, "is NULL");
  *     }
  *
- * A program whose main would only be `return tests_run(NULL, NULL)` has none: run.c has one.
+ * A program whose main would only be `return tests_run(NULL, NULL)` has none: run.c has one, which
+ * also knows ranks (ranks.h).
  */
 #ifndef TERN_TESTS_SUPPORT_RUN_H
 #define TERN_TESTS_SUPPORT_RUN_H

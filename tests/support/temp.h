@@ -14,7 +14,7 @@
  * writes to it (TERN_FLIGHT_DIR). */
 extern char temp_folder[64];
 
-/* A path in it; makes it where no tests run. Up to 8 paths are valid at a time. */
+/* A path in it; makes it where no tests run. Up to 64 paths are valid at a time. */
 const char *temp_path(const char *name);
 
 /* How many files are in the folder. */

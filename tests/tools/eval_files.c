@@ -21,11 +21,8 @@ int main(int argc, char **argv) {
     tn_on_error(tn_error_exit);
     if (argc != 2) { return 64; }
     tn_gpt gpt;
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = BYTE_VOCAB;
-    o.context = 24;
-    o.layers = o.heads = 2;
-    o.width = 32;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = BYTE_VOCAB, .context = 24, .layers = 2, .heads = 2, .width = 32);
     tn_seed(1);
     tn_gpt_init(&gpt, o);
     if (tn_lm_save(&gpt, argv[1]) != TN_OK) { return 1; }

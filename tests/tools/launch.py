@@ -55,10 +55,17 @@ def command(*args):
     return [TERN, "run"] + [str(arg) for arg in args]
 
 
-def run(*args, env=None, **options):
-    """`tern run args…` to its end: a CompletedProcess with bytes."""
+def complete(*args, code=0, env=None, **options):
+    """A program to its end, with this exit status, or any if it is None: a CompletedProcess with bytes."""
     options.setdefault("timeout", LIMIT)
-    return subprocess.run(command(*args), env=env or environment(), capture_output=True, check=False, **options)
+    done = subprocess.run(args, env=env or environment(), capture_output=True, check=False, **options)
+    same(done.returncode, done.returncode if code is None else code, (args, done.stderr))
+    return done
+
+
+def run(*args, **options):
+    """`tern run args…`"""
+    return complete(*command(*args), **options)
 
 
 def start(*args, env=None, prefix=(), **options):
@@ -142,14 +149,14 @@ def go():
 
 
 def until(condition, what, limit=LIMIT):
-    """Waits for the condition; returns its value."""
+    """Waits for the condition; returns its value. `what` is a text, or a function that returns one."""
     end = time.monotonic() + limit
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > end:
-            raise AssertionError(f"after {limit} s not yet: {what}")
+            raise AssertionError(f"after {limit} s not yet: {what() if callable(what) else what}")
         time.sleep(0.02)
 
 
@@ -224,6 +231,14 @@ def marked(mark):
             if f"{MARK}={mark}".encode() in variables and pid != os.getpid()]
 
 
+def kill_marked(mark):
+    for pid, _ in marked(mark):
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass
+
+
 def pids_of(program, launcher):
     """The ranks of a launcher, by rank."""
     found = {}
@@ -261,11 +276,7 @@ def _run_one(function, number):
         failed = f"{error}\nleft: {marked(mark)}{_last_words()}"
     except Exception as error:  # pylint: disable=broad-except
         failed = f"{type(error).__name__}: {error}"
-    for pid, _ in marked(mark):
-        try:
-            os.kill(pid, signal.SIGKILL)
-        except ProcessLookupError:
-            pass
+    kill_marked(mark)
     os.chdir(home)
     shutil.rmtree(folder, ignore_errors=True)
     print(f"{'not ok' if failed is not None else 'ok'} {number} - {name}{skip}")

@@ -42,10 +42,8 @@ static void train_as_rank(tn_group *world, void *out) {
     net_init(&m);
     tn_ddp(&m, world, tn_ddp_defaults());
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-    tn_run_options options = tn_run_defaults();
-    options.out = out;
-    options.steps = options.save_every = 5;
-    tn_run *run = tn_run_new(world, options, (tn_checkpoint){.model = &m, .optim = opt});
+    tn_run *run = tn_run_new(world, TN_WITH(tn_run, .out = out, .steps = 5, .save_every = 5),
+                             (tn_checkpoint){.model = &m, .optim = opt});
     while (tn_run_next(run)) {
         train_step(&m, opt);
     }

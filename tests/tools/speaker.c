@@ -25,10 +25,8 @@ int main(int argc, char **argv) {
     const unsigned char *text = (const unsigned char *)argv[2];
     int64_t count = (int64_t)strlen(argv[2]);
     tn_gpt gpt;
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = o.width = BYTE_VOCAB;
-    o.context = 2 * count + 8;
-    o.layers = o.heads = 1;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = BYTE_VOCAB, .width = BYTE_VOCAB,
+                               .context = 2 * count + 8, .layers = 1, .heads = 1);
     tn_gpt_init(&gpt, o);
     {
         TN_SCOPE;

@@ -1,15 +1,10 @@
 #!/usr/bin/env python3
 """What bash completes after `tern`: every verb of its help, every option that a verb's --help has, nothing that is not there, and
 files elsewhere. And that the manual pages, where they were built, have those options."""
-import os, pathlib, re, subprocess, sys
+import pathlib, re, subprocess, sys
 
-root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
-tern = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples")).parent / "tools" / "tern"
-
-
-def check(truth, what):
-    if not truth:
-        sys.exit(f"FAILED: {what}")
+sys.path.insert(0, str(pathlib.Path(__file__).parent.parent / "train"))
+from runs import check, root, tern
 
 
 def complete(*words):

@@ -6,15 +6,14 @@ import os
 import shutil
 import subprocess
 
-from launch import TERN, TESTS, environment, has, holds, main, same, tern, test, write
+from launch import TERN, TESTS, complete, environment, has, holds, main, same, tern, test, write
 
 QUESTION = {"ctx": "She", "endings": ["sings", "sang a song"], "label": 1}
 
 
 def files():
     """A model with its tokenizer, shards and questions, in the folder of the test."""
-    done = subprocess.run([os.path.join(TESTS, "eval_files"), "m"], env=environment(), capture_output=True, timeout=60)
-    same(done.returncode, 0, done.stderr.decode())
+    complete(os.path.join(TESTS, "eval_files"), "m")
     with open("choices.jsonl", "w") as f:
         for label in (0, 1, 1, "0", 1):
             f.write(json.dumps({**QUESTION, "label": label}) + "\n")

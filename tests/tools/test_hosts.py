@@ -1,63 +1,18 @@
 #!/usr/bin/env python3
 """`tern run` on two hosts: network namespaces joined by a cable (veth) that can be cut. Without namespaces, the two
 hosts are 127.0.0.1 and 127.0.0.2, no cable can be cut, and the output says so."""
-import atexit
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
 
 sys.dont_write_bytecode = True
-os.environ["PATH"] += ":/usr/sbin:/sbin"
 # pylint: disable=wrong-import-position
+from hosts import Namespaces
 from launch import TESTS, Skip, environment, errors, finish, go, has, holds, main, output, same, start, tern, test, text, until, write
 
 PORT = 29400
-UNIQUE = os.getpid() % 30000
-
-
-def ip(*args):
-    done = subprocess.run(["ip", *args], capture_output=True, check=False, text=True)
-    if done.returncode != 0:
-        raise OSError(f"ip {' '.join(args)}: {done.stderr.strip()}")
-
-
-class Namespaces:
-    """Two hosts with a cable."""
-
-    real = True
-
-    def __init__(self):
-        self.names = [f"tern{UNIQUE}a", f"tern{UNIQUE}b"]
-        self.addresses = [f"10.{77 + UNIQUE // 256 % 100}.{UNIQUE % 256}.{end}" for end in (1, 2)]
-        atexit.register(self.remove)
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a runner's time-out
-        for name in self.names:
-            ip("netns", "add", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        ip("-n", self.names[0], "link", "add", "cable0", "type", "veth", "peer", "name", "cable1", "netns", self.names[1])
-        # From the network reserved for documentation (RFC 5737), which counts as public here.
-        self.public = ["203.0.113.1", "203.0.113.2"]
-        for end in (0, 1):
-            for address in (self.addresses[end], self.public[end]):
-                ip("-n", self.names[end], "addr", "add", f"{address}/24", "dev", f"cable{end}")
-        self.mend()
-
-    def on(self, host):
-        return ["ip", "netns", "exec", self.names[host]]
-
-    def cut(self):
-        ip("-n", self.names[0], "link", "set", "cable0", "down")
-
-    def mend(self):
-        for end in (0, 1):
-            ip("-n", self.names[end], "link", "set", f"cable{end}", "up")
-
-    def remove(self):
-        for name in self.names:
-            subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
 
 
 class Pseudo:

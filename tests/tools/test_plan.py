@@ -4,10 +4,9 @@ tests/parallel/test_plan.c; no number here is of time."""
 import json
 import os
 import re
-import subprocess
 import sys
 
-from launch import TERN, environment, has, holds, main, same, test
+from launch import TERN, complete, has, holds, main, same, test
 
 ROOT = os.environ.get("TERN_ROOT", os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
 GPT = {"model_type": "gpt2", "vocab_size": 101, "n_positions": 64, "n_embd": 32, "n_layer": 3, "n_head": 4}
@@ -16,13 +15,8 @@ LLAMA = {"model_type": "llama", "vocab_size": 101, "max_position_embeddings": 64
          "hidden_act": "silu", "tie_word_embeddings": False}
 
 
-def tern(*args):
-    return subprocess.run([TERN, "plan", *map(str, args)], env=environment(), capture_output=True, timeout=60, check=False)
-
-
 def planned(*args):
-    done = tern(*args)
-    same(done.returncode, 0, done.stderr)
+    done = complete(TERN, "plan", *map(str, args))
     same(done.stderr, b"")
     return done.stdout.decode()
 
@@ -41,8 +35,7 @@ def model(config):
 
 
 def refused(status, words, *args):
-    done = tern(*args)
-    same(done.returncode, status, done.stderr)
+    done = complete(TERN, "plan", *map(str, args), code=status)
     has(done.stderr, words)
     same(done.stdout, b"")
 

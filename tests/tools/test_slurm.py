@@ -10,7 +10,7 @@ import sys
 
 sys.dont_write_bytecode = True
 # pylint: disable=wrong-import-position
-from launch import TERN, TESTS, has, holds, main, same, test, text, until
+from launch import TERN, TESTS, complete, has, holds, main, same, test, text, until
 from slurm import Slurm
 
 BATCH = os.path.join(os.environ.get("TERN_ROOT", os.path.join(TESTS, "..", "..", "..")), "examples", "slurm.sbatch")
@@ -20,10 +20,7 @@ def submit(slurm, *program, options=(), **more):
     """The number of the job."""
     # The nodes' names are not host names here: both are this machine.
     env = dict(slurm.env, MASTER_ADDR="127.0.0.1", TERN=TERN, OMP_NUM_THREADS="1", TERN_TIMEOUT="20", **more)
-    done = subprocess.run(["sbatch", "--parsable", "--cpus-per-task=1", "--output=job.log", *options, BATCH, *program], env=env,
-                          capture_output=True, check=False, timeout=60, text=True)
-    same(done.returncode, 0, done.stderr)
-    return done.stdout.strip()
+    return complete("sbatch", "--parsable", "--cpus-per-task=1", "--output=job.log", *options, BATCH, *program, env=env, text=True).stdout.strip()
 
 
 def end(slurm, number):

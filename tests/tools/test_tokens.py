@@ -229,7 +229,6 @@ def ranks():
     for ranks, threads in (1, 2), (2, 1), (3, 2):
         out = f"out{ranks}"
         done = on_ranks(ranks, *options, "--out", out, "--threads", threads)
-        same(done.returncode, 0, done.stderr)
         same(done.stdout.count(b"9001 documents"), 1)
         holds(contents(out) == contents("one"), "other bytes")
     job = ["-n", 2, "--nnodes", 2, "--rdzv-endpoint", f"127.0.0.1:{free_port()}", "--grace", 1]
@@ -255,11 +254,9 @@ def other_texts():
         write(name, "mkdir -p out$RANK; exec %s tokens %s\n" % (TERN, words_of % " ".join(options[1:])))
     shutil.copytree("in", "in0")
     shutil.copytree("in", "in1")
-    done = run("-n", 2, "sh", "texts.sh", env=environment(**FAST))
-    same(done.returncode, 1, done.stderr)
+    done = run("-n", 2, "sh", "texts.sh", env=environment(**FAST), code=1)
     has(done.stderr, "rank 1 has texts of other names, sizes or times, other options or another tokenizer than rank 0")
-    done = run("-n", 2, "sh", "folders.sh", env=environment(**FAST))
-    same(done.returncode, 1, done.stderr)
+    done = run("-n", 2, "sh", "folders.sh", env=environment(**FAST), code=1)
     has(done.stderr, "out0/train_000001.bin is missing: rank 1 wrote it into another folder")
     for folder in "out", "out0":
         with open(folder + "/tokens.json", encoding="utf-8") as f:
@@ -280,7 +277,6 @@ def killed_ranks():
         finish(p, 128 + signal.SIGKILL)
         has(errors(p), f"rank {victim} (host", "was killed by SIGKILL")
         done = on_ranks(again, *options, "--out", out)
-        same(done.returncode, 0, done.stderr)
         holds(re.search(rb" [1-9]\d* shards? of an interrupted run kept", done.stdout), done.stdout)
         holds(contents(out) == contents("one"), "other bytes")
 

@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "tests/support/silence.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -48,10 +49,8 @@ static inline tn_loader *make_loader(void) {
     TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 24, 1, TN_F32), TN_DIMS(8, 3));
     tn_tensor *y = tn_reshape(tn_arange(0, 8, 1, TN_F32), TN_DIMS(8, 1));
-    tn_loader_options l = tn_loader_defaults();
-    l.batch = 2;
-    l.epochs = 0;
-    return tn_loader_new(tn_tensor_dataset(tn_mul_scalar(x, 0.01), y), tn_random_sampler(1), l);
+    return tn_loader_new(tn_tensor_dataset(tn_mul_scalar(x, 0.01), y), tn_random_sampler(1),
+                         TN_WITH(tn_loader, .batch = 2, .epochs = 0));
 }
 
 static inline void program_loop(program *p, tn_run *r, tn_linear *net, tn_optim *optim,
@@ -84,8 +83,7 @@ static inline void program_run(program *p) {
     tn_seed(3);
     tn_linear net;
     tn_linear_init(&net, 3, 1, tn_linear_defaults());
-    tn_adamw_options a = tn_adamw_defaults();
-    tn_optim *optim = tn_adamw(&net, a);
+    tn_optim *optim = tn_adamw(&net, tn_adamw_defaults());
     int64_t steps = p->options.steps, warmup = steps > 0 ? p->warmup : 0;
     tn_schedule schedule = tn_schedule_cosine(p->peak, 0.01, warmup, steps);
     tn_loader *loader = make_loader();

@@ -45,13 +45,9 @@ static void wait_for(const char *folder, const char *name) {
 static const int64_t worth[] = {0, 5, 6, 7, 8, 1, 2, 3, 4};
 
 static tn_search *late_search(const char *folder, int processes, int64_t *value) {
-    tn_search_options options = tn_search_defaults();
-    options.out = folder;
-    options.processes = processes;
-    options.grid = true;
-    options.first_steps = 10;
-    options.steps = 90;
-    options.seed = getenv("SEARCH_SEED") != NULL;
+    tn_search_options options =
+        TN_WITH(tn_search, .out = folder, .processes = processes, .grid = true, .first_steps = 10,
+                .steps = 90, .seed = getenv("SEARCH_SEED") != NULL);
     tn_search *search = tn_search_new(options);
     tn_search_choose_whole(search, "value", value, worth, sizeof(worth) / sizeof(*worth));
     return search;
@@ -139,12 +135,8 @@ static int search_hosts(const char *folder, int processes) {
 }
 
 static int search_ranks(const char *folder, int processes) {
-    tn_search_options options = tn_search_defaults();
-    options.out = folder;
-    options.processes = processes;
-    options.ranks = 2;
-    options.trials = 2;
-    tn_search *search = tn_search_new(options);
+    tn_search *search = tn_search_new(
+        TN_WITH(tn_search, .out = folder, .processes = processes, .ranks = 2, .trials = 2));
     while (tn_search_next(search)) {
         tn_group *world = tn_dist_init(tn_dist_defaults());
         int rank = tn_group_rank(world);
@@ -157,12 +149,8 @@ static int search_ranks(const char *folder, int processes) {
 }
 
 static int search_gpus(const char *folder, int processes) {
-    tn_search_options options = tn_search_defaults();
-    options.out = folder;
-    options.processes = processes;
-    options.gpus = 1;
-    options.trials = processes;
-    tn_search *search = tn_search_new(options);
+    tn_search *search = tn_search_new(
+        TN_WITH(tn_search, .out = folder, .processes = processes, .gpus = 1, .trials = processes));
     while (tn_search_next(search)) {
         char path[512], name[64];
         snprintf(path, sizeof(path), "%s/gpu.txt", tn_search_folder(search));
@@ -186,10 +174,8 @@ int main(int argc, char **argv) {
     if (argc == 4 && strcmp(argv[3], "ranks") == 0) { return search_ranks(argv[1], atoi(argv[2])); }
     if (argc == 4 && strcmp(argv[3], "gpus") == 0) { return search_gpus(argv[1], atoi(argv[2])); }
     if (argc != 3) { return 2; }
-    tn_search_options options = tn_search_defaults();
-    options.out = argv[1];
-    options.processes = atoi(argv[2]);
-    options.grid = true;
+    tn_search_options options =
+        TN_WITH(tn_search, .out = argv[1], .processes = atoi(argv[2]), .grid = true);
     const char *text;
     int64_t trial = -1;
     tn_search *search = tn_search_new(options);

@@ -103,9 +103,7 @@ TEST(test_as_in_training) {
     make_model(&gpt);
     write_tokens("val_0.bin", 3, 4 * CONTEXT + 1);
     tn_dataset *d = tn_token_shards(temp_path("val_0.bin"), CONTEXT, VOCAB);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 4;
-    tn_loader *loader = tn_loader_new(d, tn_sequential_sampler(), o);
+    tn_loader *loader = tn_loader_new(d, tn_sequential_sampler(), TN_WITH(tn_loader, .batch = 4));
     tn_batch b;
     assert_true(tn_loader_next(loader, &b));
     double loss = tn_item(tn_lm_loss(&gpt, b.x, b.y));
@@ -121,8 +119,7 @@ TEST(test_batches_change_nothing) {
     tn_gpt gpt;
     make_model(&gpt);
     write_tokens("val_0.bin", 0, 100);
-    tn_evaluate_options o = tn_evaluate_defaults();
-    o.batch = 1;
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .batch = 1);
     tn_perplexity one = perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 4, o);
     for (o.batch = 2; o.batch < 40; o.batch += 5) {
         tn_perplexity p = perplexity_of(&gpt, temp_path("val_0.bin"), CONTEXT, 4, o);
@@ -176,8 +173,8 @@ TEST(test_masked_targets) {
     tn_dataset_free(d);
     d = tn_tensor_dataset(tn_from_data(x, TN_DIMS(1, CONTEXT), TN_I64),
                           tn_from_data(y, TN_DIMS(1, CONTEXT), TN_I64));
-    assert_int_equal(tn_evaluate_perplexity(&gpt, d, NULL, tn_evaluate_defaults(), &p), TN_EVALUE);
-    assert_error(TN_EVALUE, "no target counts");
+    assert_fails(tn_evaluate_perplexity(&gpt, d, NULL, tn_evaluate_defaults(), &p), TN_EVALUE,
+                 "no target counts");
     assert_true(p.windows == 0 && p.loss == 0);
     tn_dataset_free(d);
     tn_module_finish(&gpt);
@@ -189,16 +186,15 @@ TEST(test_refused) {
     tn_perplexity p;
     tn_evaluate_options o = tn_evaluate_defaults();
     tn_dataset *rows = tn_tensor_dataset(tn_ones(TN_DIMS(2, 3), TN_F32), NULL);
-    assert_int_equal(tn_evaluate_perplexity(&gpt, rows, NULL, o, &p), TN_ESHAPE);
-    assert_error(TN_ESHAPE, "the examples of the dataset \"");
+    assert_fails(tn_evaluate_perplexity(&gpt, rows, NULL, o, &p), TN_ESHAPE,
+                 "the examples of the dataset \"");
     tn_dataset_free(rows);
     write_tokens("val_0.bin", 0, 60);
     tn_dataset *d = tn_sliding_shards(temp_path("val_0.bin"), CONTEXT + 1, 1, VOCAB);
-    assert_int_equal(tn_evaluate_perplexity(&gpt, d, NULL, o, &p), TN_EVALUE);
-    assert_error(TN_EVALUE, "the context is 12");
+    assert_fails(tn_evaluate_perplexity(&gpt, d, NULL, o, &p), TN_EVALUE, "the context is 12");
     o.batch = 0;
-    assert_int_equal(tn_evaluate_perplexity(&gpt, d, NULL, o, &p), TN_EVALUE);
-    assert_error(TN_EVALUE, "batch is 0 (it must be at least 1)");
+    assert_fails(tn_evaluate_perplexity(&gpt, d, NULL, o, &p), TN_EVALUE,
+                 "batch is 0 (it must be at least 1)");
     tn_dataset_free(d);
     assert_true(gpt.base.training);
     tn_module_finish(&gpt);
@@ -217,8 +213,7 @@ static void evaluate_rank(tn_group *world, void *user) {
     tn_gpt gpt;
     make_model(&gpt);
     if (s->in_parts) { tn_fsdp(&gpt, world, NULL, tn_fsdp_defaults()); }
-    tn_evaluate_options o = tn_evaluate_defaults();
-    o.group = world;
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .group = world);
     tn_dataset *d = tn_sliding_shards(s->path, CONTEXT, 5, VOCAB);
     tn_evaluate_perplexity(&gpt, d, NULL, o, &s->p[tn_group_rank(world)]);
     tn_dataset_free(d);
@@ -233,7 +228,7 @@ TEST(test_ranks) {
         tn_perplexity one = {0};
         for (int ranks = 1; ranks <= 6; ranks++) {
             memset(s.p, 0, sizeof(s.p));
-            assert_int_equal(tn_local_run(ranks, evaluate_rank, &s), TN_OK);
+            run_ok(ranks, evaluate_rank, &s);
             one = ranks == 1 ? s.p[0] : one;
             assert_int_equal(one.tokens, 74);
             for (int r = 0; r < ranks; r++) {
@@ -244,7 +239,7 @@ TEST(test_ranks) {
 }
 
 /* The argument has the loss of one process: each rank has the same bits. */
-static int body_processes(tn_group *world, const char *argument) {
+RANK(body_processes) {
     char path[512];
     double loss;
     rank_assert(sscanf(argument, "%la %500s", &loss, path) == 2);
@@ -259,8 +254,8 @@ TEST(test_processes) {
     share s = {.path = write_tokens("val_0.bin", 0, 75)};
     evaluate_rank(NULL, &s);
     snprintf(argument, sizeof(argument), "%la %s", s.p[0].loss, s.path);
-    ranks_pass(2, "processes", argument);
-    ranks_pass(3, "processes", argument);
+    ranks_pass(2, "body_processes", argument);
+    ranks_pass(3, "body_processes", argument);
 }
 
 /* An invalid token in the share of one rank is an error on all ranks. */
@@ -317,8 +312,7 @@ TEST(test_no_memory) {
     tn_gpt gpt;
     make_model(&gpt);
     const char *path = write_tokens("val_0.bin", 0, 60);
-    tn_evaluate_options o = tn_evaluate_defaults();
-    o.progress = fopen("/dev/null", "w");
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .progress = fopen("/dev/null", "w"));
     double loss = perplexity_of(&gpt, path, CONTEXT, 6, o).loss;
     int64_t live = tn_live_tensors(), n = 0;
     for (bool reached = true; reached; n++) {
@@ -342,8 +336,7 @@ TEST(test_progress) {
     tn_gpt gpt;
     make_model(&gpt);
     const char *path = write_tokens("val_0.bin", 0, 60), *shown = temp_path("progress");
-    tn_evaluate_options o = tn_evaluate_defaults();
-    o.progress = fopen(shown, "w");
+    tn_evaluate_options o = TN_WITH(tn_evaluate, .progress = fopen(shown, "w"));
     perplexity_of(&gpt, path, CONTEXT, 6, o);
     fclose(o.progress);
     size_t bytes;
@@ -351,10 +344,4 @@ TEST(test_progress) {
     assert_contains(text, "3/3   loss ");
     free(text);
     tn_module_finish(&gpt);
-}
-
-int main(int argc, char **argv) {
-    static const rank_entry bodies[] = {{"processes", body_processes}};
-    ranks_main(argc, argv, bodies, 1);
-    return tests_run(NULL, NULL);
 }

@@ -31,11 +31,8 @@ static int group_end(void **state) {
 }
 
 static void make_model(tn_gpt *gpt) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = BYTE_VOCAB;
-    o.context = CONTEXT;
-    o.layers = o.heads = 2;
-    o.width = 16;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = BYTE_VOCAB, .context = CONTEXT, .layers = 2,
+                               .heads = 2, .width = 16);
     tn_seed(7);
     tn_gpt_init(gpt, o);
     TN_NO_GRAD;
@@ -245,9 +242,8 @@ static void evaluate_rank(tn_group *world, void *user) {
     share *s = user;
     tn_gpt gpt;
     make_model(&gpt);
-    tn_evaluate_options o = tn_evaluate_defaults();
-    o.group = world;
-    tn_evaluate_choices(&gpt, s->path, tokenizer, CONTEXT, o, &s->scores[tn_group_rank(world)]);
+    tn_evaluate_choices(&gpt, s->path, tokenizer, CONTEXT, TN_WITH(tn_evaluate, .group = world),
+                        &s->scores[tn_group_rank(world)]);
     tn_module_finish(&gpt);
 }
 
@@ -300,16 +296,13 @@ TEST(test_wrong_lines) {
         char text[512];
         snprintf(text, sizeof(text), "{\"ctx\":\"a\",\"endings\":[\"a\",\"b\"],\"label\":1}\n%s",
                  lines[i].line);
-        assert_int_equal(scores_of(&gpt, text, &c), TN_EFORMAT);
-        assert_error(TN_EFORMAT, lines[i].wrong);
+        assert_fails(scores_of(&gpt, text, &c), TN_EFORMAT, lines[i].wrong);
         assert_int_equal(c.questions, 0);
     }
-    assert_int_equal(scores_of(&gpt, "\n \n", &c), TN_EFORMAT);
-    assert_error(TN_EFORMAT, "choices.jsonl: no questions in it");
-    assert_int_equal(tn_evaluate_choices(&gpt, temp_path("nowhere"), tokenizer, CONTEXT,
-                                         tn_evaluate_defaults(), &c),
-                     TN_EIO);
-    assert_error(TN_EIO, "nowhere: No such file");
+    assert_fails(scores_of(&gpt, "\n \n", &c), TN_EFORMAT, "choices.jsonl: no questions in it");
+    assert_fails(tn_evaluate_choices(&gpt, temp_path("nowhere"), tokenizer, CONTEXT,
+                                     tn_evaluate_defaults(), &c),
+                 TN_EIO, "nowhere: No such file");
     tn_module_finish(&gpt);
 }
 
@@ -366,9 +359,8 @@ TEST(test_no_token_of_the_tokenizer) {
     int64_t x[1] = {1}, y[1] = {BYTE_VOCAB};
     tn_dataset *d =
         tn_tensor_dataset(TN_FROM(x, TN_DIMS(1, 1), TN_I64), TN_FROM(y, TN_DIMS(1, 1), TN_I64));
-    assert_int_equal(tn_evaluate_perplexity(&m, d, tokenizer, tn_evaluate_defaults(), &p),
-                     TN_EVALUE);
-    assert_error(TN_EVALUE, "target 257 is not a token of the tokenizer, which has 257");
+    assert_fails(tn_evaluate_perplexity(&m, d, tokenizer, tn_evaluate_defaults(), &p), TN_EVALUE,
+                 "target 257 is not a token of the tokenizer, which has 257");
     tn_dataset_free(d);
     tn_module_finish(&m);
 }

@@ -2,48 +2,24 @@
 """What 11_gpt2 and 04_char_gpt print, and that neither loses a run: a checkpoint is only overwritten with --overwrite, and never
 while another job runs there, text is not taken for tokens, resuming and stopping are announced, a NaN ends a run. And 11_gpt2
 sharded: the losses of an unsharded run, and checkpoints from which any number of ranks continues; and with a Llama."""
-import array, functools, json, os, pathlib, random, shutil, signal, subprocess, sys, tempfile, time
+import array, functools, json, os, pathlib, random, shutil, signal, subprocess, tempfile
 
-root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
-programs = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
-tern = programs.parent / "tools" / "tern"
-
-
-def check(truth, what):
-    if not truth:
-        sys.exit(f"FAILED: {what}")
+from runs import check, examples, history, run, says, tern, until
 
 
 def gpt2(*more, data="tokens.bin", steps=6, ranks=1, out="out", model=("--model", "tiny", "--vocab", "300")):
     start = [tern, "run", "-n", str(ranks)] if ranks > 1 else []
-    return [*start, programs / "11_gpt2", "--data", data, *model, "--context", "16", "--batch", "2", "--steps", str(steps),
+    return [*start, examples / "11_gpt2", "--data", data, *model, "--context", "16", "--batch", "2", "--steps", str(steps),
             "--out", out, *more]
 
 
 def char_gpt(*more, steps=6):
-    return [programs / "04_char_gpt", "--data", "text", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",
+    return [examples / "04_char_gpt", "--data", "text", "--layers", "1", "--heads", "2", "--width", "16", "--context", "8",
             "--batch", "2", "--sample", "4", "--threads", "1", "--steps", str(steps), "--out", "chars", *more]
 
 
-def run(folder, command, status=0):
-    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=300)
-    check(done.returncode == status, f"{command}: status {done.returncode}\n{done.stdout}{done.stderr}")
-    return done.stdout + done.stderr
-
-
-def says(part, output):
-    check(part in output, f"not {part!r}: {output}")
-
-
-def history(text):
-    """The columns of a loss.csv without time and memory, which differ from run to run."""
-    rows = [row.split(",") for row in text.splitlines()]
-    kept = [i for i, name in enumerate(rows[0]) if not name.endswith(("_per_s", "_mb"))]
-    return [[row[i] for i in kept] for row in rows]
-
-
 def files(folder):
-    return [(path.relative_to(folder), history(path.read_text()) if path.suffix == ".csv" else path.read_bytes())
+    return [(path.relative_to(folder), history(path.parent) if path.suffix == ".csv" else path.read_bytes())
             for path in sorted(folder.rglob("*")) if path.is_file() and path.name != "run.json"]  # it has times
 
 
@@ -63,18 +39,15 @@ def overwriting(folder, program, out):
     check("the schedule: peak was 0.00" in other and " but is 0.0001" in other and "0x" not in other, other)
 
 
-def stopped(folder, command, out, how, start=0):
-    """What it prints when the signal comes three steps later."""
+def stopped(folder, command, out, how, start=0, send=subprocess.Popen.send_signal):
+    """What it prints when the signal comes three steps later, and the steps that it has done."""
     rows = folder / out / "loss.csv"
     if start == 0:
         rows.unlink(missing_ok=True)
     with open(folder / "log", "w+") as log:
         process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-        end = time.monotonic() + 120
-        while not rows.exists() or rows.read_bytes().count(b"\n") < start + 3:
-            check(process.poll() is None and time.monotonic() < end, (folder / "log").read_text())
-            time.sleep(0.01)
-        process.send_signal(how)
+        until(lambda: rows.exists() and rows.read_bytes().count(b"\n") >= start + 3, (folder / "log").read_text, process)
+        send(process, how)
         status = process.wait(timeout=120)
         log.seek(0)
         output = log.read()
@@ -97,25 +70,18 @@ def interrupted(folder, program, out):
 
 def one_rank(folder):
     """When one rank is asked to stop, all stop after the same step."""
-    command = [tern, "run", "-n", "2", *gpt2("--overwrite", steps=1000000, ranks=1, out="asked")]
-    rows = folder / "asked/loss.csv"
-    with open(folder / "log", "w+") as log:
-        process = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-        end = time.monotonic() + 120
-        while not rows.exists() or rows.read_bytes().count(b"\n") < 4:
-            check(process.poll() is None and time.monotonic() < end, "no step")
-            time.sleep(0.01)
+    def send_to_rank_1(launcher, how):
         for path in pathlib.Path("/proc").glob("[0-9]*/environ"):
             try:
                 mine = path.parent.joinpath("cwd").samefile(folder) and b"\0RANK=1\0" in b"\0" + path.read_bytes()
             except OSError:
                 continue
             if mine:
-                os.kill(int(path.parent.name), signal.SIGTERM)
-        status = process.wait(timeout=120)
-        log.seek(0)
-        output = log.read()
-    check(status == 128 + signal.SIGTERM and "stopped after step" in output and "TN_E" not in output, f"{status}: {output}")
+                os.kill(int(path.parent.name), how)
+
+    command = gpt2("--overwrite", steps=1000000, ranks=2, out="asked")
+    output, _ = stopped(folder, command, "asked", signal.SIGTERM, send=send_to_rank_1)
+    check("stopped after step" in output and "TN_E" not in output, output)
 
 
 def quoted(folder):
@@ -153,17 +119,17 @@ def options(folder):
                         (["more"], "Too many arguments")):
         output = run(folder, gpt2(*wrong, out="none"), 64)
         check(told in output and "Try `11_gpt2 --help'" in output, f"not {told!r}: {output}")
-    says("--data PATTERN is missing", run(folder, [programs / "11_gpt2"], 64))
+    says("--data PATTERN is missing", run(folder, [examples / "11_gpt2"], 64))
     says("--resume continues and --overwrite starts over: one of them", run(folder, gpt2("-r", "--overwrite", out="none"), 1))
     check(not (folder / "none").exists(), "refused options have made a folder")
-    output = " ".join(run(folder, [programs / "11_gpt2", "--help"]).split())
+    output = " ".join(run(folder, [examples / "11_gpt2", "--help"]).split())
     for told in ("highest learning rate (0.0006)", "steps of training; may grow when the run continues (1000)", "(needed)",
                  "else gpt2: gpt2, gpt2-medium, gpt2-large, gpt2-xl, mini or tiny", "f32, bf16 or f16 (f32)", "-r, --resume",
                  "--peak=TFLOPS"):
         says(told, output)
-    says("-d 'PATTERN'".replace("'", ""), run(folder, [programs / "11_gpt2", "--usage"]))
+    says("-d 'PATTERN'".replace("'", ""), run(folder, [examples / "11_gpt2", "--usage"]))
     arguments = gpt2(data="not_there.bin", out="none")[1:]
-    says("11_gpt2.c:", run(folder, [programs / "11_gpt2", *arguments], 1))
+    says("11_gpt2.c:", run(folder, [examples / "11_gpt2", *arguments], 1))
     output = run(folder, [tern, "train", *arguments], 1)  # its user has no such file
     check(output.startswith("tern train: not_there.bin: ") and output.count("\n") == 1, output)
 
@@ -199,7 +165,7 @@ def begun(folder):
     run(folder, [tern, "convert", "learned/step-000020", "stepped"])
     check((folder / "stepped" / "merges.txt").exists(), "stepped has no tokenizer")
     hugging_face(folder / "weights.safetensors", folder / "hf", vocab_size=300, n_positions=16, n_embd=64, n_layer=2, n_head=2)
-    command = [programs / "11_gpt2", "--data", "tokens.bin", "--init", "hf", "--context", "16", "--batch", "2", *val]
+    command = [examples / "11_gpt2", "--data", "tokens.bin", "--init", "hf", "--context", "16", "--batch", "2", *val]
     kept = measured(run(folder, [*command, "--lr", "1e-30", "--steps", "1", "--out", "kept"]))
     check(kept[0].split(": ")[1] == learned[0].split(": ")[1], f"{kept} is not {learned}")
     many = [tern, "run", "-n", "2", *command, "--steps", "6", "--save-every", "3"]
@@ -224,9 +190,9 @@ def longer(folder):
     """--steps grows: what came before stays, and the learning rate follows the longer cosine."""
     recipe = ["--warmup", "2", "--save-every", "4", "--val", "tokens.bin", "--val-every", "4", "--val-batches", "1"]
     run(folder, gpt2(*recipe, out="longer"))
-    short = history((folder / "longer/loss.csv").read_text())
+    short = history(folder / "longer")
     says("the schedule has 10 steps instead of 6", run(folder, gpt2(*recipe, "--resume", out="longer", steps=10)))
-    rows = history((folder / "longer/loss.csv").read_text())
+    rows = history(folder / "longer")
     check(rows[:7] == short and len(rows) == 11, rows)
     rates = [float(row[2]) for row in rows[7:]]
     check(rates[0] > float(rows[6][2]) and rates == sorted(rates, reverse=True), rates)
@@ -249,10 +215,7 @@ def beside(folder):
         command = gpt2("--save-every", "2", out="busy", steps=1000000, ranks=ranks)
         with open(folder / "log", "w") as log:
             first = subprocess.Popen(command, cwd=folder, stdout=log, stderr=log)
-        end = time.monotonic() + 120
-        while not any((folder / "busy").glob("step-??????")):
-            check(first.poll() is None and time.monotonic() < end, (folder / "log").read_text())
-            time.sleep(0.01)
+        until(lambda: any((folder / "busy").glob("step-??????")), (folder / "log").read_text, first)
         for more in ([], ["--resume"], ["--overwrite"]):
             said = run(folder, gpt2(*more, out="busy", steps=1000000), 1)
             says("another job runs in busy: it holds busy/lock", said)
@@ -317,7 +280,7 @@ def llama(folder):
     its tokenizer."""
     tiny_llama(folder / "llama")
     shutil.copytree(folder / "words", folder / "llama", dirs_exist_ok=True)
-    command = [programs / "11_gpt2", "--data", "tokens/train_*.bin", "--init", "llama", "--context", "16", "--batch", "4"]
+    command = [examples / "11_gpt2", "--data", "tokens/train_*.bin", "--init", "llama", "--context", "16", "--batch", "4"]
     run(folder, [*command, "--lr", "1e-30", "--weight-decay", "0", "--steps", "1", "--out", "same"])
     check(tensors(folder / "same/model.safetensors") == tensors(folder / "llama/model.safetensors"), "other weights than --init's")
     many = [tern, "run", "-n", "2", *command, "--lr", "1e-2", "--steps", "30", "--save-every", "10"]
@@ -358,7 +321,7 @@ def vocabulary(folder):
     """The vocabulary is that of the data if --vocab does not set it; a smaller one is refused."""
     run(folder, [tern, "tokenizer", "text", "--vocab", "260", "--out", "words"])
     run(folder, [tern, "tokens", "text", "--tokenizer", "words", "--out", "tokens"])
-    command = [programs / "11_gpt2", "--data", "tokens/train_*.bin", "--model", "tiny", "--context", "16", "--steps", "1", "--out", "told"]
+    command = [examples / "11_gpt2", "--data", "tokens/train_*.bin", "--model", "tiny", "--context", "16", "--steps", "1", "--out", "told"]
     says("a vocabulary of 260, but 259 are wanted here", run(folder, [*command, "--vocab", "259"], 1))
     run(folder, command)
     check(json.loads((folder / "told/config.json").read_text())["vocab_size"] == 384, "not the vocabulary of the data")

@@ -3,8 +3,8 @@
 whose 500 on tiny Shakespeare are `./run bench learning`."""
 import os, pathlib, subprocess, sys, tempfile
 
-root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
-program = pathlib.Path(os.environ.get("TERN_TEST_BIN", root / "build/test/tests")) / "learning_program"
+from runs import check, helpers, root
+
 STEPS = 20
 
 try:
@@ -21,14 +21,11 @@ def losses(path):
 with tempfile.TemporaryDirectory() as top:
     folder = pathlib.Path(top)
     (folder / "text").write_text((root / "README.md").read_text())
-    subprocess.run([program, folder / "text", "-", folder, str(STEPS)], check=True, timeout=600)
+    subprocess.run([helpers / "learning_program", folder / "text", "-", folder, str(STEPS)], check=True, timeout=600)
     subprocess.run([sys.executable, root / "bench/peers/torch_learning.py", folder, "1"], check=True, timeout=600)
     ours, theirs = losses(folder / "tern.csv"), losses(folder / "torch.csv")
-    if len(ours) != STEPS or len(theirs) != STEPS:
-        sys.exit(f"FAILED: {len(ours)} and {len(theirs)} losses")
-    if not (10.5 < ours[0] < 11.2 and ours[-1] < ours[0] - 0.5):
-        sys.exit(f"FAILED: it does not learn: {ours}")
+    check(len(ours) == len(theirs) == STEPS, f"{len(ours)} and {len(theirs)} losses")
+    check(10.5 < ours[0] < 11.2 and ours[-1] < ours[0] - 0.5, f"it does not learn: {ours}")
     far = max(abs(a - b) / b for a, b in zip(ours, theirs))
-    if far > 1e-5:
-        sys.exit(f"FAILED: {far}: {ours} but {theirs}")
+    check(far <= 1e-5, f"{far}: {ours} but {theirs}")
     print(f"{STEPS} losses, relative difference {far:.1e}")

@@ -27,13 +27,8 @@ static void train_gpt(int threads, result *r) {
     tn_set_threads(threads);
     tn_seed(11);
     tn_gpt gpt;
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = 211;
-    o.context = 80;
-    o.layers = 2;
-    o.heads = 3;
-    o.width = 96;
-    o.dropout = 0.1;
+    tn_gpt_options o = TN_WITH(tn_gpt, .vocab = 211, .context = 80, .layers = 2, .heads = 3,
+                               .width = 96, .dropout = 0.1);
     tn_gpt_init(&gpt, o);
     tn_optim *opt = tn_adamw(&gpt, tn_adamw_defaults());
     for (int step = 0; step < STEPS; step++) {
@@ -102,9 +97,9 @@ PLAIN_TEST(wrong_shape_ends_the_loop) {
     }
     assert_int_equal(steps, 1);
     assert_int_equal(tn_error(), TN_ESHAPE);
-    assert_non_null(strstr(tn_error_message(), "test_loops.c"));
-    assert_non_null(strstr(tn_error_message(), "[64, 19]"));
-    assert_non_null(strstr(tn_error_message(), "[3, 20]"));
+    assert_contains(tn_error_message(), "test_loops.c");
+    assert_contains(tn_error_message(), "[64, 19]");
+    assert_contains(tn_error_message(), "[3, 20]");
     tn_error_clear();
     assert_true(tn_equal(weight, net.weight));
     tn_loader_free(loader);
@@ -120,8 +115,7 @@ TEST(statistics_begin_anew) {
     tn_module_train(&norm, false);
     TN_NO_GRAD;
     tn_fill_(norm.running_mean, 77.0);
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 2;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 2);
     tn_tensor *x =
         tn_reshape(tn_from_data((float[]){0, 2, 3, 5}, TN_DIMS(4), TN_F32), TN_DIMS(4, 1));
     tn_loader *loader = tn_loader_new(tn_tensor_dataset(x, NULL), tn_sequential_sampler(), o);
@@ -141,8 +135,7 @@ TEST(statistics_begin_anew) {
         assert_int_equal(tn_update_bn(loader, &norm), TN_OK);
         assert_true(fabs(tn_item(norm.running_mean) - 2.5) < 1e-6);
     }
-    assert_int_equal(tn_update_bn(NULL, &norm), TN_EVALUE);
-    assert_error(TN_EVALUE, "update_bn: the loader is NULL");
+    assert_fails(tn_update_bn(NULL, &norm), TN_EVALUE, "update_bn: the loader is NULL");
     tn_loader_free(loader);
     tn_module_finish(&norm);
 }

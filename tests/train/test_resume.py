@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
 """The character GPT is killed again and again in the middle of saving, and continues each time: its losses, its weights and what
 it prints at the end must be those of an undisturbed run, bit for bit."""
-import os, pathlib, random, signal, subprocess, sys, tempfile, time
+import pathlib, random, signal, tempfile
 
-root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
-examples = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples"))
-mortal = pathlib.Path(os.environ.get("TERN_TEST_BIN", root / "build/test/tests")) / "resume_program"
+from runs import check, examples, helpers, history, root, run, says
+
+mortal = helpers / "resume_program"
 STEPS, KILLS, CALLS = 150, 60, 70
 
 
@@ -14,17 +14,8 @@ def command(folder, *more, program=examples / "04_char_gpt"):
             "--width", "16", "--context", "16", "--batch", "2", "--sample", "40", "--threads", "1", *more]
 
 
-def run(folder, *more):
-    return subprocess.run(command(folder, *more), capture_output=True, text=True, timeout=300)
-
-
 def text():
     return "".join(path.read_text() for path in sorted((root / "include/tern").glob("*.h")))
-
-
-def check(truth, what):
-    if not truth:
-        sys.exit(f"FAILED: {what}")
 
 
 def last_lines(output):
@@ -36,13 +27,6 @@ def last_lines(output):
     return lines[start:end]
 
 
-def history(folder):
-    """The rows of loss.csv without time and memory, which differ from run to run."""
-    rows = [row.split(",") for row in (folder / "out/loss.csv").read_text().splitlines()]
-    kept = [i for i, name in enumerate(rows[0]) if not name.endswith(("_per_s", "_mb"))]
-    return [[row[i] for i in kept] for row in rows]
-
-
 def checkpoints(folder):
     return [(path.relative_to(folder), path.read_bytes()) for path in sorted((folder / "out").glob("step-*/*"))]
 
@@ -52,9 +36,8 @@ def picture(folder):
 
 
 def undisturbed(folder):
-    result = run(folder, "--save-every", "1")
-    check(result.returncode == 0, result.stderr)
-    return history(folder), checkpoints(folder), last_lines(result.stdout)
+    output = run(folder, command(folder, "--save-every", "1"))
+    return history(folder / "out"), checkpoints(folder), last_lines(output)
 
 
 def rows(folder):
@@ -69,27 +52,10 @@ def killed(folder, seed):
     places = set()
     for _ in range(KILLS):
         call = draw.randint(1, CALLS)
-        process = subprocess.run(command(folder, "--save-every", "1", "--resume", program=mortal), capture_output=True, text=True,
-                                 timeout=300, env=dict(os.environ, TERN_TEST_KILL_AT=str(call)))
-        check(process.returncode == -signal.SIGKILL, process.stderr)
+        run(folder, command(folder, "--save-every", "1", "--resume", program=mortal), -signal.SIGKILL, TERN_TEST_KILL_AT=str(call))
         places.add((rows(folder), any((folder / "out").glob("step-*.tmp"))))
     check(rows(folder) <= STEPS, "the kills come before the end")
-    result = run(folder, "--save-every", "1", "--resume")
-    check(result.returncode == 0, result.stderr)
-    return places, last_lines(result.stdout)
-
-
-def interrupted(folder):
-    """Ctrl-C: the step is finished, everything is saved, the program says how to continue, and its exit status that it is not done."""
-    process = subprocess.Popen(command(folder, "--steps", "100000"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    while process.poll() is None and rows(folder) < 5:
-        time.sleep(0.01)
-    process.send_signal(signal.SIGINT)
-    out, error = process.communicate(timeout=60)
-    check(process.returncode == 128 + signal.SIGINT, error)
-    check("stopped after step" in out and "--resume" in out.splitlines()[-1], out)
-    steps = int(out.split("stopped after step ")[1].split()[0])
-    check(rows(folder) == steps + 1, "rows of the losses")
+    return places, last_lines(run(folder, command(folder, "--save-every", "1", "--resume")))
 
 
 def other_options(folder):
@@ -99,13 +65,12 @@ def other_options(folder):
                        (["--lr", "0.5"], "the schedule: peak was"), (["--seed", "5"], "the loader: seed was"),
                        (["--layers", "2"], "gpt: layers was 1 but is 2"), (["--heads", "4"], "h.0.attn: heads was 2 but is 4"),
                        (["--precision", "bf16"], "gpt: compute was not set but is bf16")):
-        result = run(folder, "--resume", *more)
-        check(result.returncode == 1 and "saver_load" in result.stderr and told in result.stderr, f"{more}: {result.stderr}")
-        check("(--resume-anyway: continue nevertheless)" in result.stderr and "other_run" not in result.stderr, result.stderr)
+        output = run(folder, command(folder, "--resume", *more), 1)
+        check("saver_load" in output and told in output, f"{more}: {output}")
+        check("(--resume-anyway: continue nevertheless)" in output and "other_run" not in output, output)
     same_text = (folder / "text").read_text()
     (folder / "text").write_text(same_text[::-1])
-    result = run(folder, "--resume")
-    check(result.returncode == 1 and "the data: digest was" in result.stderr, f"another text: {result.stderr}")
+    says("the data: digest was", run(folder, command(folder, "--resume"), 1))
     (folder / "text").write_text(same_text)
     after = (folder / "out/loss.csv").read_bytes(), checkpoints(folder)
     check(before == after, "a refused run has changed files")
@@ -114,41 +79,37 @@ def other_options(folder):
 def goes_on_anyway(folder):
     """With --resume-anyway it continues as another run, says what differs, and is that run from then on."""
     other = ["--steps", str(STEPS + 2), "--heads", "4", "--lr", "2e-3"]
-    result = run(folder, "--resume-anyway", *other)
-    check(result.returncode == 0, result.stderr)
+    output = run(folder, command(folder, "--resume-anyway", *other))
     for told in ("gpt: heads was 2 but is 4", "h.0.attn: heads was 2 but is 4", "the schedule: peak was"):
-        check(result.stderr.count(told) == 1, f"{told}: {result.stderr}")
+        check(output.count(told) == 1, f"{told}: {output}")
     check(rows(folder) == STEPS + 3, "rows of the losses")
-    result = run(folder, "--resume", *other)
-    check(result.returncode == 0, result.stderr)
-    result = run(folder, "--resume-anyway", *other, "--steps", "1")
-    check(result.returncode == 0 and "stopped" not in result.stdout, f"more steps than were asked for: {result.stdout}")
+    run(folder, command(folder, "--resume", *other))
+    output = run(folder, command(folder, "--resume-anyway", *other, "--steps", "1"))
+    check("stopped" not in output, f"more steps than were asked for: {output}")
 
 
 def memory_is_its_own(folder):
     """Memory of the process that starts a run does not count as the run's."""
     large = b"x" * 600_000_000
-    result = run(folder, "--overwrite", "--steps", "2")
-    check(result.returncode == 0, result.stderr)
+    run(folder, command(folder, "--overwrite", "--steps", "2"))
     names, *values = [row.split(",") for row in (folder / "out/loss.csv").read_text().splitlines()]
     megabytes = float(values[-1][names.index("process_mb")])
     check(0 < megabytes < len(large) / 1e6, f"{megabytes} MB of a small model")
 
 
 with tempfile.TemporaryDirectory() as top:
-    folders = [pathlib.Path(top) / name for name in ("undisturbed", "killed", "interrupted")]
+    folders = [pathlib.Path(top) / name for name in ("undisturbed", "killed")]
     for folder in folders:
         folder.mkdir()
         (folder / "text").write_text(text())
     losses, checkpoint, printed = undisturbed(folders[0])
     places, printed_after = killed(folders[1], seed=1)
-    check(history(folders[1]) == losses, "the losses differ")
+    check(history(folders[1] / "out") == losses, "the losses differ")
     check(checkpoints(folders[1]) == checkpoint, "the checkpoints differ")
     check(picture(folders[1]) == picture(folders[0]), "the pictures differ")
     check(printed_after == printed, f"the results differ: {printed} {printed_after}")
     check({halfway for _, halfway in places} == {False, True}, f"no kill between two saves, or only there: {places}")
     check(len(losses) == STEPS + 1, "rows of the losses")
-    interrupted(folders[2])
     other_options(folders[0])
     goes_on_anyway(folders[0])
     memory_is_its_own(folders[0])

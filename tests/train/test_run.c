@@ -30,7 +30,7 @@ TEST(goes_on) {
             char said[600];
             snprintf(said, sizeof(said), "continuing after step %d of %s",
                      (int)(stop ? at + 1 : at), out);
-            assert_non_null(strstr(text, said));
+            assert_contains(text, said);
             same_end(out, whole, STEPS);
         }
     }
@@ -58,8 +58,7 @@ static int count_events(const char *folder, const char *text) {
 
 /* Field 1 of a value is its tag, with the length before it. */
 TEST(events_for_tensorboard) {
-    char folder[512];
-    snprintf(folder, sizeof(folder), "%s", temp_path("events"));
+    const char *folder = temp_path("events");
     program p = make_program(folder, 6);
     p.options.tensorboard = true;
     p.leave_at = 4;
@@ -94,7 +93,7 @@ TEST(refuses_to_overwrite) {
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 64);
         assert_int_equal(p.steps, 0);
-        assert_non_null(strstr(text, "has a run: --resume continues it, --overwrite starts over"));
+        assert_contains(text, "has a run: --resume continues it, --overwrite starts over");
         p.options.overwrite = true;
         program_said(&p, text, sizeof(text));
         assert_int_equal(p.status, 0);
@@ -105,8 +104,7 @@ TEST(refuses_to_overwrite) {
 
 /* --overwrite removes old checkpoints: one of them would be the newest. */
 TEST(forgets_the_other_run) {
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("forgotten"));
+    const char *out = temp_path("forgotten");
     program p = make_program(out, STEPS);
     quiet_run(&p);
     p = make_program(out, STEPS);
@@ -122,8 +120,8 @@ TEST(forgets_the_other_run) {
 
 /* A folder without a run is no reason to refuse. */
 TEST(begins_in_a_folder) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("folder"));
+    char text[SAID];
+    const char *out = temp_path("folder");
     assert_int_equal(mkdir(out, 0777), 0);
     temp_write(path_in(out, "loss.csv"), "step,loss\n", 10);
     program p = make_program(out, 1);
@@ -132,13 +130,13 @@ TEST(begins_in_a_folder) {
     temp_remove(path_in(out, "step-000001"));
     p.options.resume = true;
     program_said(&p, text, sizeof(text));
-    assert_non_null(strstr(text, "no checkpoint in"));
+    assert_contains(text, "no checkpoint in");
     assert_int_equal(p.steps, 1);
 }
 
 TEST(becomes_longer) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("longer"));
+    char text[SAID];
+    const char *out = temp_path("longer");
     program p = make_program(out, 4);
     quiet_run(&p);
     p = make_program(out, 8);
@@ -146,9 +144,8 @@ TEST(becomes_longer) {
     program_said(&p, text, sizeof(text));
     assert_int_equal(p.status, 0);
     assert_int_equal(p.steps, 4);
-    assert_non_null(strstr(text,
-                           "the schedule has 8 steps instead of 4: the learning rate continues "
-                           "from 0.0325 with 0.065"));
+    assert_contains(text, "the schedule has 8 steps instead of 4: the learning rate continues "
+                          "from 0.0325 with 0.065");
     tn_history *h = tn_history_open(path_in(out, "loss.csv"), 8);
     tn_schedule longer = tn_schedule_cosine(0.1, 0.01, 1, 8);
     for (int64_t step = 4; step < 8; step++) {
@@ -187,7 +184,7 @@ TEST(becomes_longer) {
         } else {
             assert_int_equal(p.status, 0);
             assert_int_equal(p.steps, 1);
-            assert_non_null(strstr(text, "the schedule: peak was"));
+            assert_contains(text, "the schedule: peak was");
         }
     }
 }
@@ -195,8 +192,8 @@ TEST(becomes_longer) {
 /* A second job is refused at once, whatever its options, and the first continues undisturbed; after
  * a kill the folder is free. */
 TEST(one_job_in_a_folder) {
-    char out[512], said[600];
-    snprintf(out, sizeof(out), "%s", temp_path("held"));
+    char said[600];
+    const char *out = temp_path("held");
     snprintf(said, sizeof(said), "another job runs in %.250s: it holds %.250s/lock", out, out);
     int ready[2], end[2];
     assert_int_equal(pipe(ready) + pipe(end), 0);
@@ -205,9 +202,7 @@ TEST(one_job_in_a_folder) {
     if (first == 0) {
         char byte = 0;
         close(end[1]);
-        tn_run_options o = tn_run_defaults();
-        o.out = out;
-        tn_run *r = tn_run_new(NULL, o, (tn_checkpoint){0});
+        tn_run *r = tn_run_new(NULL, TN_WITH(tn_run, .out = out), (tn_checkpoint){0});
         tn_run_next(r);
         tn_run_log(r, "loss", 1);
         byte = tn_run_next(r) ? 'r' : 'x'; /* so there is a run, too, that could be refused */
@@ -259,8 +254,7 @@ TEST(no_history) {
 }
 
 TEST(wrong_options) {
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("wrong"));
+    const char *out = temp_path("wrong");
     static const char *const wanted[] = {"no folder", "steps is 0 (it must be at least 1)",
                                          "one of them"};
     for (int i = 0; i < 3; i++) {

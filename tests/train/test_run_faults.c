@@ -61,11 +61,9 @@ static void run_bad_rank(tn_group *world, void *user) {
     int rank = tn_group_rank(world);
     tn_linear net;
     tn_linear_init(&net, 3, 1, tn_linear_defaults());
-    tn_run_options o = tn_run_defaults();
-    o.out = temp_folder;
-    o.save_every = 2;
-    o.overwrite = true;
-    tn_run *r = tn_run_new(world, o, (tn_checkpoint){.model = &net});
+    tn_run *r =
+        tn_run_new(world, TN_WITH(tn_run, .out = temp_folder, .save_every = 2, .overwrite = true),
+                   (tn_checkpoint){.model = &net});
     while (tn_run_next(r)) {
         bool bad = rank == b->bad && tn_run_step(r) == 4;
         if (bad && b->weight) {
@@ -83,15 +81,11 @@ static void run_bad_rank(tn_group *world, void *user) {
 /* No rank saves, and no rank waits for another. */
 TEST(stops_at_a_nan_of_one_rank) {
     temp_path("");
-    int before[2] = {dup(STDOUT_FILENO), dup(STDERR_FILENO)};
     for (int i = 0; i < 4; i++) {
         bad_rank b = {.bad = i % 2, .weight = i / 2};
-        fflush(stdout);
-        assert_true(freopen("/dev/null", "w", stdout) && freopen("/dev/null", "w", stderr));
+        silence before = silence_begin();
         tn_status status = tn_local_run(2, run_bad_rank, &b);
-        fflush(stdout);
-        dup2(before[0], STDOUT_FILENO);
-        dup2(before[1], STDERR_FILENO);
+        silence_end(before);
         assert_int_equal(status, TN_OK);
         for (int rank = 0; rank < 2; rank++) {
             const char *own = b.weight ? "bias has elements" : "the loss is";
@@ -99,13 +93,11 @@ TEST(stops_at_a_nan_of_one_rank) {
             snprintf(theirs, sizeof(theirs), "rank %d%s", b.bad,
                      b.weight ? " has weights that are NaN" : "'s loss is NaN");
             assert_int_equal(b.status[rank], EX_DATAERR);
-            assert_non_null(strstr(b.said[rank], rank == b.bad ? own : theirs));
-            assert_non_null(strstr(b.said[rank], "; the last checkpoint is step-000004 in"));
+            assert_contains(b.said[rank], rank == b.bad ? own : theirs);
+            assert_contains(b.said[rank], "; the last checkpoint is step-000004 in");
         }
         assert_false(is_there(temp_folder, "step-000005") || is_there(temp_folder, "step-000006"));
     }
-    close(before[0]);
-    close(before[1]);
 }
 
 /* If the disk is full the run ends with an error; when there is space again it continues. */
@@ -115,9 +107,9 @@ TEST(full_disk) {
     getrlimit(RLIMIT_FSIZE, &before);
     signal(SIGXFSZ, SIG_IGN);
     for (rlim_t most = 0; most < 12000; most += most < 400 ? 60 : 1600) {
-        char out[512], name[32];
+        char name[32];
         snprintf(name, sizeof(name), "full_%d", (int)most);
-        snprintf(out, sizeof(out), "%s", temp_path(name));
+        const char *out = temp_path(name);
         program p = make_program(out, STEPS);
         small = before;
         small.rlim_cur = most;
@@ -139,8 +131,7 @@ TEST(full_disk) {
 /* If an allocation fails the run ends with an error, or manages without; then it continues. */
 TEST(no_memory) {
     const char *whole = undisturbed_run();
-    char out[512];
-    snprintf(out, sizeof(out), "%s", temp_path("memory"));
+    const char *out = temp_path("memory");
     int64_t live = tn_live_tensors();
     int n = 0, failures = 0;
     for (bool reached = true; reached; n += 1 + n / 15) {
@@ -154,8 +145,7 @@ TEST(no_memory) {
         assert_int_equal(tn_live_tensors(), live);
         assert_int_equal(p.status, tn_error() == TN_OK ? 0 : 1);
         if (tn_error() != TN_OK) {
-            assert_int_equal(tn_error(), TN_ENOMEM);
-            tn_error_clear();
+            assert_error(TN_ENOMEM, "");
             failures++;
         }
         if (p.status != 0) {
@@ -172,8 +162,8 @@ TEST(no_memory) {
 
 /* A loop that checks no errors: the run reports them. */
 TEST(errors_end_the_loop) {
-    char out[512], text[SAID];
-    snprintf(out, sizeof(out), "%s", temp_path("errors"));
+    char text[SAID];
+    const char *out = temp_path("errors");
     program p = make_program(out, STEPS);
     p.options.unit = "a unit, with a comma";
     program_said(&p, text, sizeof(text));

@@ -2,31 +2,19 @@
 """21_search in processes: killed at any moment and started again, it ends with the same table for any number of processes, and
 nothing is done twice. Interrupted, it says so and stops; a program that fails is a failed trial. search_program has trials that go
 wrong."""
-import csv, fcntl, os, pathlib, signal, subprocess, sys, tempfile, time
+import csv, fcntl, os, pathlib, signal, subprocess, tempfile, time
 
-root = pathlib.Path(os.environ.get("TERN_ROOT", pathlib.Path(__file__).parents[2]))
-program = pathlib.Path(os.environ.get("TERN_EXAMPLE_BIN", root / "build/test/examples")) / "21_search"
-ill = pathlib.Path(os.environ.get("TERN_TEST_BIN", root / "build/test/tests")) / "search_program"
+from runs import check, examples, helpers, until
+
+program, ill = examples / "21_search", helpers / "search_program"
 TRIALS = 8
 HEX = "0123456789abcdef" * 4
 TEXTS = ["plain", 'a, "b"', HEX * 3, HEX]
 
 
-def check(truth, what):
-    if not truth:
-        sys.exit(f"FAILED: {what}")
-
-
 def start(folder, *more, **settings):
     return subprocess.Popen([program, "--out", folder, "--trials", str(TRIALS), *more], text=True, stdout=subprocess.PIPE,
                             stderr=subprocess.PIPE, env=dict(os.environ, OMP_NUM_THREADS="1", **settings))
-
-
-def wait_for(truth, what):
-    end = time.monotonic() + 120
-    while not truth():
-        check(time.monotonic() < end, "waited for " + what)
-        time.sleep(0.01)
 
 
 def values(folder):
@@ -54,7 +42,7 @@ with tempfile.TemporaryDirectory() as top:
     for signal_number, wanted in ((signal.SIGKILL, 2), (signal.SIGTERM, 4)):
         before = values(cut)
         running = start(cut, "--processes", "2")
-        wait_for(lambda: len(values(cut)) >= len(before) + 2 or running.poll() is not None, "two values")
+        until(lambda: len(values(cut)) >= len(before) + 2 or running.poll() is not None, "two values")
         running.send_signal(signal_number)
         out, err = running.communicate(timeout=300)
         check(running.returncode == (-signal.SIGKILL if signal_number == signal.SIGKILL else 128 + signal.SIGTERM),
@@ -107,7 +95,7 @@ with tempfile.TemporaryDirectory() as top:
     with (folder / "trial-0002" / "process.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         running = subprocess.Popen(["sh", "-c", 'exec "$0" "$1" 2 <&- >&- 2>&-', ill, folder])
-        wait_for(lambda: len(values(folder)) == 3 or running.poll() is not None, "all but the one that is held")
+        until(lambda: len(values(folder)) == 3 or running.poll() is not None, "all but the one that is held")
         time.sleep(1.5)
         check(running.poll() is None and not (folder / "trial-0002" / "value-001000").exists(), "it did not wait")
     running.wait(timeout=300)

@@ -7,12 +7,11 @@ import pathlib
 import signal
 import subprocess
 import sys
-import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "tools"))
 # pylint: disable=wrong-import-position
-from launch import LIMIT, TERN, TESTS, environment, errors, finish, free_port, has, holds, main, output, same, start, test, text, until
+from launch import TERN, TESTS, complete, environment, errors, finish, free_port, has, holds, main, output, run, same, start, test, text, until
 
 PROGRAM = os.path.join(TESTS, "search_program")
 EXAMPLE = os.path.join(os.path.abspath(os.environ.get("TERN_EXAMPLE_BIN", os.path.join(TESTS, "..", "examples"))), "21_search")
@@ -26,7 +25,7 @@ def table(folder="search"):
 
 def wanted():
     """The table of the same search in one process."""
-    same(subprocess.run([PROGRAM, "alone", "0", "hosts"], env=environment(), capture_output=True, check=False).returncode, 0)
+    complete(PROGRAM, "alone", "0", "hosts")
     return table("alone")
 
 
@@ -142,13 +141,10 @@ def interrupted():
 @test
 def other_folders():
     """a rank that searches something else is refused, and one that has another folder is named"""
-    def run(rank, folder, **more):
-        return subprocess.run([PROGRAM, folder, "1", "hosts"], env=environment(RANK=rank, WORLD_SIZE=2, **more), capture_output=True,
-                              check=False, timeout=LIMIT)
-    has(run(0, "search").stdout, "rank 1 of 2 has not been in search: all ranks should have the same folder")
-    done = run(1, "search", SEARCH_SEED=1)
-    same(done.returncode, 1)
-    has(done.stderr, "search is another search: it was\nseed 0", "but is\nseed 1")
+    def run(rank, code, **more):
+        return complete(PROGRAM, "search", "1", "hosts", code=code, env=environment(RANK=rank, WORLD_SIZE=2, **more))
+    has(run(0, 0).stdout, "rank 1 of 2 has not been in search: all ranks should have the same folder")
+    has(run(1, 1, SEARCH_SEED=1).stderr, "search is another search: it was\nseed 0", "but is\nseed 1")
 
 
 @test
@@ -188,10 +184,8 @@ def example():
     """21_search under tern run: one table, the same as without"""
     more = ["--trials", "4", "--processes", "1"]
     env = environment(OMP_NUM_THREADS=1)
-    same(subprocess.run([EXAMPLE, "--out", "alone", *more], env=env, capture_output=True, check=False).returncode, 0)
-    done = subprocess.run([TERN, "run", "-n", "2", EXAMPLE, "--out", "search", *more], env=env, capture_output=True, check=False,
-                          timeout=LIMIT)
-    same(done.returncode, 0, done.stderr)
+    complete(EXAMPLE, "--out", "alone", *more, env=env)
+    done = run("-n", "2", EXAMPLE, "--out", "search", *more, env=env)
     same(table(), table("alone"))
     same(done.stdout.count(b"The best"), 1, done.stdout)
 
@@ -201,7 +195,7 @@ def trials_of_ranks():
     """a trial with two ranks is a world of its own, alone and in a search over ranks; its first rank's value counts"""
     path = os.path.dirname(TERN) + os.pathsep + os.environ["PATH"]
     for folder, prefix, env in (("one", [], environment(PATH=path)), ("several", [TERN, "run", "-n", "2"], environment())):
-        done = subprocess.run([*prefix, PROGRAM, folder, "1", "ranks"], env=env, capture_output=True, check=False, timeout=LIMIT)
+        done = complete(*prefix, PROGRAM, folder, "1", "ranks", env=env, code=None)
         said = "".join(text(p) for p in pathlib.Path(folder).glob("trial-*/output.txt"))
         same(done.returncode, 0, f"{done.stdout}{done.stderr}{said}")
         same([row["value"] for row in table(folder)], ["3", "4"], said)
@@ -210,17 +204,14 @@ def trials_of_ranks():
 @test
 def trials_with_gpus():
     """each process has its own of the GPUs that the search may use"""
-    done = subprocess.run([PROGRAM, "search", "3", "gpus"], env=environment(CUDA_VISIBLE_DEVICES="5,GPU-ab,7"), capture_output=True,
-                          check=False, timeout=LIMIT)
-    same(done.returncode, 0, done.stderr)
+    complete(PROGRAM, "search", "3", "gpus", env=environment(CUDA_VISIBLE_DEVICES="5,GPU-ab,7"))
     same(sorted(text(f"search/trial-000{i}/gpu.txt") for i in range(3)), ["5", "7", "GPU-ab"])
-    done = subprocess.run([PROGRAM, "few", "3", "gpus"], env=environment(CUDA_VISIBLE_DEVICES="5,7"), capture_output=True, check=False,
-                          timeout=LIMIT)
+    done = complete(PROGRAM, "few", "3", "gpus", env=environment(CUDA_VISIBLE_DEVICES="5,7"), code=1)
     has(done.stderr, "the 3 processes of this host need 3 GPUs, but there are 2 in CUDA_VISIBLE_DEVICES")
     # Slurm does not say how many ranks a host has: this is its third one.
     env = environment(TERN_TOKEN="secret", RANK=0, WORLD_SIZE=8, LOCAL_RANK=2, MASTER_ADDR="127.0.0.1", MASTER_PORT=free_port(),
                       CUDA_VISIBLE_DEVICES="5,7")
-    done = subprocess.run([PROGRAM, "third", "1", "gpus"], env=env, capture_output=True, check=False, timeout=LIMIT)
+    done = complete(PROGRAM, "third", "1", "gpus", env=env, code=1)
     has(done.stderr, "GPUs, but there are 2 in CUDA_VISIBLE_DEVICES")
 
 

@@ -8,6 +8,7 @@
 #include <sysexits.h>
 #include <unistd.h>
 
+#include "tests/support/silence.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -61,21 +62,16 @@ static void run_program(tn_group *world, void *user) {
     program mine = *p;
     tn_linear net;
     tn_linear_init(&net, 1, 1, tn_linear_defaults());
-    tn_run_options o = tn_run_defaults();
-    o.out = p->out;
-    o.steps = p->steps ? p->steps : STEPS;
-    o.save_every = 3;
-    o.val_every = 1;
-    o.resume = p->resume;
-    tn_run *r = tn_run_new(world, o, (tn_checkpoint){.model = &net});
+    tn_run *r = tn_run_new(world,
+                           TN_WITH(tn_run, .out = p->out, .steps = p->steps ? p->steps : STEPS,
+                                   .save_every = 3, .val_every = 1, .resume = p->resume),
+                           (tn_checkpoint){.model = &net});
     tn_run_on(r, TN_RUN_STEPPED, count_stepped, &mine);
     tn_run_on(r, TN_RUN_VALIDATED, count_validated, &mine);
     tn_run_on(r, TN_RUN_SAVED, count_saved, &mine);
     tn_run_on(r, TN_RUN_ENDED, count_ended, &mine);
     if (p->patience) {
-        tn_early_options early = tn_early_defaults();
-        early.patience = p->patience;
-        tn_run_stop_early(r, "val_loss", early);
+        tn_run_stop_early(r, "val_loss", TN_WITH(tn_early, .patience = p->patience));
     }
     if (p->keep) { tn_run_keep_best(r, "val_loss", p->keep, false); }
     while (tn_run_next(r)) {
@@ -94,17 +90,11 @@ static void run_program(tn_group *world, void *user) {
 }
 
 static void quiet_program(program *p, int ranks) {
-    fflush(stdout);
-    int out = dup(STDOUT_FILENO), err = dup(STDERR_FILENO);
-    assert_non_null(freopen("/dev/null", "w", stdout));
-    dup2(STDOUT_FILENO, STDERR_FILENO);
     memset(p->seen, 0, sizeof(p->seen));
-    assert_int_equal(tn_local_run(ranks, run_program, p), TN_OK);
-    fflush(stdout);
-    dup2(out, STDOUT_FILENO);
-    dup2(err, STDERR_FILENO);
-    close(out);
-    close(err);
+    silence before = silence_begin();
+    tn_status status = tn_local_run(ranks, run_program, p);
+    silence_end(before);
+    assert_int_equal(status, TN_OK);
     signal(SIGTERM, SIG_DFL);
     signal(SIGINT, SIG_DFL);
 }
@@ -130,8 +120,8 @@ TEST(calls_back) {
         quiet_program(&p, ranks);
         assert_true(p.status == 0 && p.made == 4 && p.seen[3] == 1);
     }
-    assert_int_equal(tn_run_on(NULL, TN_RUN_SAVED, count_saved, NULL), TN_EVALUE);
-    assert_error(TN_EVALUE, "run_on: the run is NULL");
+    assert_fails(tn_run_on(NULL, TN_RUN_SAVED, count_saved, NULL), TN_EVALUE,
+                 "run_on: the run is NULL");
 }
 
 TEST(stops_early) {
@@ -286,18 +276,16 @@ TEST(known_metrics) {
     assert_contains(text,
                     "1 dog               0.6667  1.0000  0.8000      0      2      0      0\n");
     assert_contains(text, "accuracy 0.6667, among the first 2 0.8333, mean F1 0.4889\n");
-    assert_int_equal(tn_metrics_add(m, x, tn_from_data(labels, TN_DIMS(3), TN_I64), NULL),
-                     TN_ESHAPE);
-    assert_error(TN_ESHAPE, "labels [3]");
+    assert_fails(tn_metrics_add(m, x, tn_from_data(labels, TN_DIMS(3), TN_I64), NULL), TN_ESHAPE,
+                 "labels [3]");
     int64_t wrong[6] = {0, 0, 4, 0, 0, 0};
-    assert_int_equal(tn_metrics_add(m, x, TN_FROM(wrong, TN_DIMS(6), TN_I64), NULL), TN_EINDEX);
-    assert_error(TN_EINDEX, "label 2 is 4, but there are 4 classes");
+    assert_fails(tn_metrics_add(m, x, TN_FROM(wrong, TN_DIMS(6), TN_I64), NULL), TN_EINDEX,
+                 "label 2 is 4, but there are 4 classes");
     assert_true(tn_metrics_accuracy(m) == 4.0 / 6); /* nothing was added */
     tn_metrics_reset(m);
     assert_true(isnan(tn_metrics_loss(m)) && tn_metrics_count(m, 2, 0) == 0);
     tn_metrics_free(m);
-    assert_null(tn_metrics_new(-1, 1));
-    assert_error(TN_EVALUE, "classes is -1 (it must be 0 to 10000)");
+    assert_none(tn_metrics_new(-1, 1), TN_EVALUE, "classes is -1 (it must be 0 to 10000)");
     assert_null(tn_metrics_new(0, 0)); /* 0 classes are fine, and so are not named */
     assert_error(TN_EVALUE, "metrics_new: k is 0 (it must be at least 1)");
     assert_null(tn_metrics_new(10001, 0)); /* the first that is wrong */
@@ -342,10 +330,7 @@ static tn_loader *mirror_loader(tn_group *world, int64_t epochs, int threads) {
             x[i][c] = (float)(c == (i + (i == 4 || i == 9)) % 3) + 0.01f * (float)i;
         }
     }
-    tn_loader_options o = tn_loader_defaults();
-    o.batch = 4;
-    o.epochs = epochs;
-    o.threads = threads;
+    tn_loader_options o = TN_WITH(tn_loader, .batch = 4, .epochs = epochs, .threads = threads);
     tn_sampler order = tn_distributed_sampler(world, tn_sequential_sampler(), false);
     return tn_loader_new(tn_tensor_dataset(tn_from_data(x, TN_DIMS(EXAMPLES, 3), TN_F32),
                                            tn_from_data(y, TN_DIMS(EXAMPLES), TN_I64)),
@@ -399,10 +384,9 @@ TEST(evaluates_a_pass) {
         m = tn_metrics_new(0, 1);
         assert_int_equal(tn_evaluate(&net, loader, tn_cross_entropy, NULL, m), TN_OK);
         assert_true(tn_metrics_loss(m) > 0);
-        assert_int_equal(tn_evaluate(&net, loader, NULL, NULL, m), TN_EVALUE);
-        assert_error(TN_EVALUE, "neither losses nor classes");
-        assert_int_equal(tn_evaluate(&net, NULL, NULL, NULL, m), TN_EVALUE);
-        assert_error(TN_EVALUE, "the loader is NULL");
+        assert_fails(tn_evaluate(&net, loader, NULL, NULL, m), TN_EVALUE,
+                     "neither losses nor classes");
+        assert_fails(tn_evaluate(&net, NULL, NULL, NULL, m), TN_EVALUE, "the loader is NULL");
         tn_metrics_free(m);
         tn_loader_free(loader);
         tn_module_finish(&net);
