@@ -5,7 +5,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "data/csv_record.h"
+#include "data/lines.h"
 #include "data/rows.h"
 #include "data/tokenizer/text_table.h"
 #include "text/plain_numbers.h"
@@ -16,6 +16,130 @@
 #include <string.h>
 
 enum { MOST_COLUMNS = 1 << 20 };
+
+/* ---- Records --------------------------------------------------------------------------------- */
+
+/* A file of records (RFC 4180): fields between delimiters, in quotes if they contain a delimiter, a
+ * line end or a quote. */
+typedef struct csv_file {
+    tn__text_lines lines;
+    char delimiter;
+    int64_t line; /* where the record begins, from 1 */
+    char *text;   /* its fields without quotes, a 0 after each */
+    size_t bytes;
+    int64_t capacity;
+    size_t *begins; /* of the fields, and one past the last one's 0 */
+    int64_t count, begins_capacity;
+} csv_file;
+
+static bool raise_quotes(const csv_file *c, int64_t line, const char *what) {
+    return tn__fail(TN_EFORMAT, c->lines.stream.file.operation, "%s: line %lld, column %lld: %s",
+                    c->lines.stream.file.path, (long long)line, (long long)c->count, what);
+}
+
+/* Reserves memory for one more line of text; a field is never longer than it is in the file. A
+ * record is limited to the longest line, since quotes that never close would take in all that
+ * follows. */
+static bool hold_line(csv_file *c, size_t bytes) {
+    if (c->bytes + bytes > TN__LONGEST_LINE) {
+        return tn__fail(TN_EFORMAT, c->lines.stream.file.operation,
+                        "%s: the record that begins in line %lld has more than %d bytes",
+                        c->lines.stream.file.path, (long long)c->line, TN__LONGEST_LINE);
+    }
+    int64_t wanted = (int64_t)(c->bytes + bytes) + 2;
+    return tn__grow(&c->text, wanted, &c->capacity, 1, c->lines.stream.file.operation);
+}
+
+/* Takes the rest of a quoted field, from *at on. It may continue on the next lines; *at is then in
+ * the last of them. */
+static bool take_quoted(csv_file *c, const char **at) {
+    int64_t line = c->lines.number;
+    for (;;) {
+        char byte = *(*at)++;
+        if (byte == 0) {
+            size_t bytes;
+            const char *ended = c->lines.ended;
+            *at = tn__lines_next(&c->lines, &bytes);
+            if (!*at) { return !tn__pending() && raise_quotes(c, line, "quotes that do not end"); }
+            if (!hold_line(c, bytes + strlen(ended))) { return false; }
+            for (; *ended; ended++) {
+                c->text[c->bytes++] = *ended;
+            }
+            continue;
+        }
+        if (byte == '"' && **at == '"') {
+            (*at)++;
+        } else if (byte == '"') {
+            return **at == 0 || **at == c->delimiter ||
+                   raise_quotes(c, c->lines.number,
+                                "there is something between the closing quote and the delimiter");
+        }
+        c->text[c->bytes++] = byte;
+    }
+}
+
+static void take_plain(csv_file *c, const char **at) {
+    const char *end = strchr(*at, c->delimiter);
+    end = end ? end : *at + strlen(*at);
+    const char *last = end;
+    for (; last > *at && (last[-1] == ' ' || last[-1] == '\t'); last--) {}
+    size_t bytes = (size_t)(last - *at);
+    memcpy(c->text + c->bytes, *at, bytes);
+    c->bytes += bytes;
+    *at = end;
+}
+
+static const char *skip_blanks(const csv_file *c, const char *at) {
+    while (*at != c->delimiter && (*at == ' ' || *at == '\t')) {
+        at++;
+    }
+    return at;
+}
+
+/* Takes the field at *at; afterwards *at is at the delimiter or the final 0. */
+static bool take_field(csv_file *c, const char **at) {
+    *at = skip_blanks(c, *at);
+    if (**at == '"') {
+        (*at)++;
+        return take_quoted(c, at);
+    }
+    take_plain(c, at);
+    return true;
+}
+
+static bool take_record(csv_file *c, const char *at) {
+    for (;;) {
+        if (!tn__grow(&c->begins, c->count + 2, &c->begins_capacity, sizeof(*c->begins),
+                      c->lines.stream.file.operation)) {
+            return false;
+        }
+        c->begins[c->count] = c->bytes;
+        if (!take_field(c, &at)) { return false; }
+        c->text[c->bytes++] = 0;
+        c->begins[++c->count] = c->bytes;
+        if (*at == 0) { return true; }
+        at++;
+    }
+}
+
+/* The next record; a blank line is not one. False at the end, and after raising. */
+static bool next_record(csv_file *c) {
+    size_t bytes = 0;
+    const char *line;
+    do {
+        line = tn__lines_next(&c->lines, &bytes);
+    } while (line && !*skip_blanks(c, line));
+    c->line = c->lines.number;
+    c->bytes = 0;
+    c->count = 0;
+    return line && hold_line(c, bytes) && take_record(c, line);
+}
+
+/* Field i of the record: blanks around it are removed unless it was in quotes. */
+static const char *field_of(const csv_file *c, int64_t i, size_t *bytes) {
+    *bytes = c->begins[i + 1] - c->begins[i] - 1;
+    return c->text + c->begins[i];
+}
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
@@ -89,7 +213,7 @@ static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
 /* A file being read. */
 typedef struct reading {
     const tn_csv_options *options;
-    tn__csv file;
+    csv_file file;
     float *x; /* (rows, count) */
     union {
         float *numbers;  /* (rows): the target as numbers, or */
@@ -170,7 +294,7 @@ static bool keep_header(reading *r) {
     r->header = tn__calloc_for((size_t)r->columns, sizeof(*r->header), "csv_dataset");
     for (int64_t i = 0; r->header && i < r->columns; i++) {
         size_t bytes;
-        r->header[i] = tn__strdup_for(tn__csv_field(&r->file, i, &bytes), "csv_dataset");
+        r->header[i] = tn__strdup_for(field_of(&r->file, i, &bytes), "csv_dataset");
         if (!r->header[i]) { return false; }
     }
     return r->header != NULL;
@@ -207,7 +331,7 @@ typedef enum taken { ROW_TAKEN, ROW_DROPPED, ROW_FAILED } taken;
 /* A number of the record; a missing one is NaN if the options and `may_lack` allow it. */
 static taken take_number(const reading *r, int64_t column, bool may_lack, float *to) {
     size_t bytes;
-    const char *text = tn__csv_field(&r->file, column, &bytes);
+    const char *text = field_of(&r->file, column, &bytes);
     double value;
     if (tn__is_number(text, bytes, &value)) {
         *to = (float)value;
@@ -225,7 +349,7 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
 
 static taken take_class(reading *r) {
     size_t bytes;
-    const char *text = tn__csv_field(&r->file, r->target, &bytes);
+    const char *text = field_of(&r->file, r->target, &bytes);
     if (bytes == 0 && r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
     if (bytes == 0) {
         raise_at(r, r->target, text, "is a missing value");
@@ -274,7 +398,7 @@ static taken take_row(reading *r) {
 
 static bool take_rows(reading *r) {
     bool first = true, done = true;
-    while (done && tn__csv_next(&r->file)) {
+    while (done && next_record(&r->file)) {
         done = !first || choose_columns(r);
         if (done && !(first && r->options->header)) { done = take_row(r) != ROW_FAILED; }
         first = false;
@@ -332,7 +456,9 @@ static void end_reading(reading *r) {
     free(r->x);
     free(r->y.labels);
     classes_free(&r->classes);
-    tn__csv_close(&r->file);
+    tn__lines_close(&r->file.lines);
+    free(r->file.text);
+    free(r->file.begins);
 }
 
 tn_csv_options tn_csv_defaults(void) {
@@ -341,9 +467,8 @@ tn_csv_options tn_csv_defaults(void) {
 }
 
 tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {
-    reading r = {.options = &options};
-    if (!check_options(&options) ||
-        !tn__csv_open(&r.file, path, options.delimiter, "csv_dataset")) {
+    reading r = {.options = &options, .file.delimiter = options.delimiter};
+    if (!check_options(&options) || !tn__lines_open(&r.file.lines, path, "csv_dataset")) {
         return NULL;
     }
     tn__plain_numbers plain = tn__plain_numbers_begin();
