@@ -111,8 +111,8 @@ static bool entry_bad(const tn_safetensors *f, const char *name, const char *for
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, tn__show(name).text, text);
-    return false;
+    return tn__fail(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, tn__show(name).text,
+                    text);
 }
 
 static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value) {
@@ -237,10 +237,9 @@ static bool check_layout(const tn_safetensors *f) {
         at = e->end;
     }
     if (at != bytes) {
-        tn__raise(TN_EFORMAT, "safetensors",
-                  "%s: the tensors have %zu bytes, but the file has %zu bytes of data", f->path, at,
-                  bytes);
-        return false;
+        return tn__fail(TN_EFORMAT, "safetensors",
+                        "%s: the tensors have %zu bytes, but the file has %zu bytes of data",
+                        f->path, at, bytes);
     }
     return true;
 }
@@ -286,10 +285,9 @@ static bool read_entries(tn_safetensors *f) {
 
 static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
     if (!tn__json_read(&f->header, text, length)) {
-        tn__raise(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
-                  "%s: header, byte %zu: %s", f->path, f->header.at,
-                  f->header.wrong ? f->header.wrong : "no memory");
-        return false;
+        return tn__fail(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
+                        "%s: header, byte %zu: %s", f->path, f->header.at,
+                        f->header.wrong ? f->header.wrong : "no memory");
     }
     return true;
 }

@@ -339,10 +339,9 @@ static bool put_groups(const sink *s, tn_optim *opt) {
     for (int i = 0; done && i < tn_optim_groups(opt); i++) {
         const group g = {*tn_optim_group(opt, i), tn__optim_group_count(opt, i)};
         if (!isfinite(g.options.lr_scale) || !isfinite(g.options.weight_decay)) {
-            tn__raise(TN_EVALUE, s->operation,
-                      "group %d of the optimiser has lr scale %g and weight decay %g", i,
-                      g.options.lr_scale, g.options.weight_decay);
-            return false;
+            return tn__fail(TN_EVALUE, s->operation,
+                            "group %d of the optimiser has lr scale %g and weight decay %g", i,
+                            g.options.lr_scale, g.options.weight_decay);
         }
         done = put_words(s, key_of_group(i).at, group_fields, &g);
     }
@@ -379,9 +378,8 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
 
 static bool refuse_text(const plan *p, const char *key) {
     const char *text = tn__json_text(p->metadata, key);
-    tn__raise(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
-              text ? text : "missing");
-    return false;
+    return tn__fail(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
+                    text ? text : "missing");
 }
 
 /* Fills *at from the values under a key. */
@@ -419,10 +417,9 @@ static bool read_group(const plan *p, int index, group *g) {
 static bool check_groups(plan *p) {
     tn_optim *opt = p->checkpoint->optim;
     if (p->record.groups != tn_optim_groups(opt)) {
-        tn__raise(TN_EMISMATCH, p->operation,
-                  "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path,
-                  p->record.groups, tn_optim_groups(opt));
-        return false;
+        return tn__fail(TN_EMISMATCH, p->operation,
+                        "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path,
+                        p->record.groups, tn_optim_groups(opt));
     }
     for (int i = 0; i < tn_optim_groups(opt); i++) {
         group g;
@@ -443,9 +440,8 @@ static bool check_optim(plan *p) {
     const char *theirs = tn__json_text(p->metadata, "optim.kind");
     if (!theirs) { return refuse_text(p, "optim.kind"); }
     if (strcmp(theirs, kind) != 0) {
-        tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
-                  tn__show(theirs).text, kind);
-        return false;
+        return tn__fail(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
+                        tn__show(theirs).text, kind);
     }
     return check_groups(p);
 }
@@ -540,10 +536,9 @@ static bool place_fits(plan *p) {
     if (overflow || done < 0) { return refuse_text(p, "loader"); }
     if (place->index >= batches && p->differences.count) { place->index = 0; }
     if (epochs && (done > epochs || (done == epochs && place->index > 0))) {
-        tn__raise(TN_EMISMATCH, p->operation,
-                  "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, p->path,
-                  (uint64_t)done + 1, epochs);
-        return false;
+        return tn__fail(TN_EMISMATCH, p->operation,
+                        "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64,
+                        p->path, (uint64_t)done + 1, epochs);
     }
     tn_loader_place end = {.epoch = place->epoch - 1, .index = batches};
     if (epochs && done == epochs && tn_loader_has(l, end)) {

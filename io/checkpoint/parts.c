@@ -70,13 +70,11 @@ static bool index_bad(const tn__index *ix, const char *format, ...) {
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    tn__raise(TN_EFORMAT, ix->operation, "%s: %s", ix->path, text);
-    return false;
+    return tn__fail(TN_EFORMAT, ix->operation, "%s: %s", ix->path, text);
 }
 
 static bool no_memory(const tn__index *ix) {
-    tn__raise(TN_ENOMEM, ix->operation, "%s: no memory", ix->path);
-    return false;
+    return tn__fail(TN_ENOMEM, ix->operation, "%s: no memory", ix->path);
 }
 
 /* Leaves the text unchanged. */
@@ -301,11 +299,10 @@ static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
         !tn__safetensors_find_dtype(tn_safetensors_dtype(*open, t->name), &dtype) ||
         dtype != t->dtype ||
         !tn_dims_equal(tn_safetensors_shape(*open, t->name), TN_DIMS(piece->layout.length))) {
-        tn__raise(TN_EFORMAT, ix->operation,
-                  "%s does not have the piece of \"%.80s\" that " TN__INDEX_NAME
-                  " lists, or the piece has another dtype or size",
-                  path, t->name);
-        return false;
+        return tn__fail(TN_EFORMAT, ix->operation,
+                        "%s does not have the piece of \"%.80s\" that " TN__INDEX_NAME
+                        " lists, or the piece has another dtype or size",
+                        path, t->name);
     }
     return true;
 }
@@ -356,10 +353,9 @@ static bool take_piece(const tn__index_tensor *t, const share *s, int64_t n, cha
     if (read) { tn__digest_text(d, digits); }
     tn__digest_free(d);
     if (read && strcmp(digits, piece->digest) != 0) {
-        tn__raise(TN_EFORMAT, ix->operation,
-                  "%s: \"%.80s\" is damaged: its digest is %s but should be %s",
-                  ix->files[piece->file].path, t->name, digits, piece->digest);
-        return false;
+        return tn__fail(TN_EFORMAT, ix->operation,
+                        "%s: \"%.80s\" is damaged: its digest is %s but should be %s",
+                        ix->files[piece->file].path, t->name, digits, piece->digest);
     }
     return read;
 }

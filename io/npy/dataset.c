@@ -64,11 +64,11 @@ static bool read_about(array *a) {
 static bool check_shape(array *a) {
     tn_dims dims = a->about.dims;
     if (dims.ndim == 0 || (a->about.fortran && dims.ndim > 1)) {
-        tn__raise(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s", a->path,
-                  dims.ndim ? "is stored column by column (fortran_order): its rows are not "
-                              "contiguous; numpy.ascontiguousarray makes them so"
-                            : "has no dimensions: the first should count the examples");
-        return false;
+        return tn__fail(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s",
+                        a->path,
+                        dims.ndim ? "is stored column by column (fortran_order): its rows are not "
+                                    "contiguous; numpy.ascontiguousarray makes them so"
+                                  : "has no dimensions: the first should count the examples");
     }
     a->rows = dims.size[0];
     a->elements = (size_t)tn_dims_count(tn_dims_from(dims.ndim - 1, dims.size + 1));
@@ -157,9 +157,8 @@ static tn_dims row_dims(const array *a) {
 static bool open_arrays(npy *d, const char *x_path, const char *y_path) {
     if (!open_array(&d->x, x_path) || (y_path && !open_array(&d->y, y_path))) { return false; }
     if (y_path && d->x.rows != d->y.rows) {
-        tn__raise(TN_ESHAPE, "npy_dataset", "%s has %lld rows but %s has %lld", d->x.path,
-                  (long long)d->x.rows, d->y.path, (long long)d->y.rows);
-        return false;
+        return tn__fail(TN_ESHAPE, "npy_dataset", "%s has %lld rows but %s has %lld", d->x.path,
+                        (long long)d->x.rows, d->y.path, (long long)d->y.rows);
     }
     return true;
 }

@@ -167,9 +167,8 @@ tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
 static bool init_model(const tn__lm_family *family, tn__hf_config *c, tn_module *m) {
     enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
     if (c->dropout != 0 && !family->hf->dropout) {
-        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
-                  c->dropout, family->kind);
-        return false;
+        return tn__fail(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
+                        c->dropout, family->kind);
     }
     return family->hf->init(m, c, TN_F32, MOST_TENSORS);
 }

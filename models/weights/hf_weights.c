@@ -20,8 +20,7 @@ static bool no_memory(const tn__hf_weights *w, const char *what) {
 }
 
 static bool index_bad(const tn__hf_weights *w, const char *name, const char *what) {
-    tn__raise(TN_EFORMAT, w->operation, "%s: \"%s\" %s", w->path, tn__show(name).text, what);
-    return false;
+    return tn__fail(TN_EFORMAT, w->operation, "%s: \"%s\" %s", w->path, tn__show(name).text, what);
 }
 
 /* Opens a file of the folder; NULL after raising. */
