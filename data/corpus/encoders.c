@@ -102,22 +102,16 @@ static bool encode_text(const tn__encoders *e, const tn__batch *b, size_t from, 
     return tn_tokenizer_encode(e->how.tokenizer, b->text + from, to - from, false, ids) == TN_OK;
 }
 
-static bool append_id(tn_ids *ids, int32_t id) {
-    if (!tn__ids_reserve(ids, 1)) { return false; }
-    ids->ids[ids->count++] = id;
-    return true;
-}
-
 /* A completion must be predicted from something: without a prompt, from the end token, with which a
  * model begins when it writes without a prompt. */
 static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
                         tn_ids *ids) {
     int64_t first = ids->count;
     bool done = encode_text(e, b, from, from + p->prompt_bytes, ids) &&
-                (ids->count > first || append_id(ids, e->how.eot));
+                (ids->count > first || tn__ids_append(ids, e->how.eot));
     p->prompt = ids->count - first;
     return done && encode_text(e, b, from + p->prompt_bytes, from + p->bytes, ids) &&
-           append_id(ids, e->how.eot);
+           tn__ids_append(ids, e->how.eot);
 }
 
 /* Adds to the error where the text comes from, which the tokenizer does not know. */
