@@ -268,29 +268,17 @@ static bool count_all(making *m) {
 
 /* ---- The folder ------------------------------------------------------------------------------ */
 
-/* "train_000000.bin.tmp" too. */
-static bool is_ours(const char *name) {
-    char copy[64];
-    size_t bytes = strlen(name), more = strlen(".tmp");
-    if (bytes > more && bytes < sizeof(copy) && strcmp(name + bytes - more, ".tmp") == 0) {
-        memcpy(copy, name, bytes - more);
-        copy[bytes - more] = 0;
-        name = copy;
-    }
-    return tn__is_token_shard(name);
-}
-
 /* Whether this shard is one that this run would make. False also after raising. */
-static bool is_kept(const making *m, const char *name, const char *path) {
+static bool is_kept(const making *m, const char *path) {
     tn__shard_note note;
     int64_t tokens;
-    return m->goes_on && tn__is_token_shard(name) && tn__shard_look(path, &note, &tokens) &&
+    return m->goes_on && tn__shard_look(path, &note, &tokens) &&
            memcmp(note.of, m->of, sizeof(note.of)) == 0;
 }
 
 static bool refuse_shard(const char *name, void *user) {
     const making *m = user;
-    return !tn__is_token_shard(name) ||
+    return !tn__is_token_shard(name, ".bin") ||
            tn__fail(TN_ESTATE, "tokens",
                     "%s/%s is there, and " TN__TOKENS_JSON
                     ", which would say where it is from, is not: use another folder or --overwrite",
@@ -299,11 +287,11 @@ static bool refuse_shard(const char *name, void *user) {
 
 static bool keep_or_remove(const char *name, void *user) {
     making *m = user;
-    if (!is_ours(name)) { return true; }
+    bool whole = tn__is_token_shard(name, ".bin"); /* else another process may be writing it */
+    if (!whole && !tn__is_token_shard(name, ".bin.tmp")) { return true; }
     char *path = tn__folder_path(m->out, name, "tokens");
-    bool kept = path && is_kept(m, name, path);
+    bool kept = path && whole && is_kept(m, path);
     m->made.kept += kept;
-    bool whole = tn__is_token_shard(name); /* else another process may be writing it */
     if (path && !kept && !tn__pending() &&
         !(whole ? unlink(path) == 0 : tn__file_remove_stale(path))) {
         tn__raise(TN_EIO, "tokens", "%s cannot be removed: %s", path,
