@@ -12,7 +12,7 @@
 #include "core/memory.h"
 #include "core/reader.h"
 #include "data/corpus/kind.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "nn/layout.h"
 #include "tern/sys/tensor.h"
 #include "text/json.h"

@@ -24,7 +24,7 @@
 #include "data/collate.h"
 #include "data/identity.h"
 #include "data/sampler.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "nn/describe.h"
 #include "optim/average.h"
 #include "tensor/tensor.h"

@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "io/module.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "nn/describe.h"
 #include "nn/module.h"
 #include "tensor/recipe.h"

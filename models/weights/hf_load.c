@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "nn/layout.h"
 #include "nn/module.h"
 #include "ops/deferred.h"
