@@ -63,7 +63,7 @@ static bool get_layout(const tn__json *object, const tn_dims *whole, tn_layout *
 
 /* ---- Reading an index ------------------------------------------------------------------------ */
 
-static bool index_bad(const tn__index *ix, const char *format, ...) TN_PRINTF(2, 3);
+TN_PRINTF(2, 3)
 static bool index_bad(const tn__index *ix, const char *format, ...) {
     char text[320];
     va_list arguments;
@@ -71,10 +71,6 @@ static bool index_bad(const tn__index *ix, const char *format, ...) {
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
     return tn__fail(TN_EFORMAT, ix->operation, "%s: %s", ix->path, text);
-}
-
-static bool no_memory(const tn__index *ix) {
-    return tn__fail(TN_ENOMEM, ix->operation, "%s: no memory", ix->path);
 }
 
 /* Leaves the text unchanged. */
@@ -173,7 +169,7 @@ static bool read_all(tn__index *ix, const char *folder, char *text, size_t bytes
     if (!check_digest(ix, text, bytes)) { return false; }
     if (!tn__json_read(&ix->json, text, bytes)) {
         return ix->json.wrong ? index_bad(ix, "byte %zu: %s", ix->json.at, ix->json.wrong)
-                              : no_memory(ix);
+                              : tn__fail(TN_ENOMEM, ix->operation, "%s: no memory", ix->path);
     }
     const tn__json *all = ix->json.values;
     const char *format = tn__json_text(all, "format");
@@ -334,7 +330,7 @@ static bool take_piece(const tn__index_tensor *t, const share *s, int64_t n, cha
     char digits[TN__DIGEST_DIGITS + 1] = "";
     size_t size = tn_dtype_size(t->dtype);
     tn__digest *d = tn__digest_new(ix->operation);
-    bool read = d != NULL || no_memory(ix);
+    bool read = d != NULL;
     for (int64_t at = 0, next; read && at < piece->layout.length; at = next) {
         int64_t left = piece->layout.length - at, most = (int64_t)(CHUNK / size);
         next = at + (left < most ? left : most);
