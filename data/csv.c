@@ -14,6 +14,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_COLUMNS = 1 << 20 };
 
@@ -23,6 +24,7 @@ enum { MOST_COLUMNS = 1 << 20 };
  * line end or a quote. */
 typedef struct csv_file {
     tn__text_lines lines;
+    const char *path; /* of the file, for messages */
     char delimiter;
     int64_t line; /* where the record begins, from 1 */
     char *text;   /* its fields without quotes, a 0 after each */
@@ -33,8 +35,8 @@ typedef struct csv_file {
 } csv_file;
 
 static bool raise_quotes(const csv_file *c, int64_t line, const char *what) {
-    return tn__fail(TN_EFORMAT, c->lines.stream.file.operation, "%s: line %lld, column %lld: %s",
-                    c->lines.stream.file.path, (long long)line, (long long)c->count, what);
+    return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld: %s", c->path,
+                    (long long)line, (long long)c->count, what);
 }
 
 /* Reserves memory for one more line of text; a field is never longer than it is in the file. A
@@ -42,16 +44,16 @@ static bool raise_quotes(const csv_file *c, int64_t line, const char *what) {
  * follows. */
 static bool hold_line(csv_file *c, size_t bytes) {
     if (c->bytes + bytes > TN__LONGEST_LINE) {
-        return tn__fail(TN_EFORMAT, c->lines.stream.file.operation,
-                        "%s: the record that begins in line %lld has more than %d bytes",
-                        c->lines.stream.file.path, (long long)c->line, TN__LONGEST_LINE);
+        return tn__fail(TN_EFORMAT, "csv_dataset",
+                        "%s: the record that begins in line %lld has more than %d bytes", c->path,
+                        (long long)c->line, TN__LONGEST_LINE);
     }
     int64_t wanted = (int64_t)(c->bytes + bytes) + 2;
-    return tn__grow(&c->text, wanted, &c->capacity, 1, c->lines.stream.file.operation);
+    return tn__grow(&c->text, wanted, &c->capacity, 1, "csv_dataset");
 }
 
 /* Takes the rest of a quoted field, from *at on. It may continue on the next lines; *at is then in
- * the last of them. */
+ * the last of them, at the delimiter or the final 0. */
 static bool take_quoted(csv_file *c, const char **at) {
     int64_t line = c->lines.number;
     for (;;) {
@@ -78,6 +80,7 @@ static bool take_quoted(csv_file *c, const char **at) {
     }
 }
 
+/* Afterwards *at is at the delimiter or the final 0. */
 static void take_plain(csv_file *c, const char **at) {
     const char *end = strchr(*at, c->delimiter);
     end = end ? end : *at + strlen(*at);
@@ -96,25 +99,20 @@ static const char *skip_blanks(const csv_file *c, const char *at) {
     return at;
 }
 
-/* Takes the field at *at; afterwards *at is at the delimiter or the final 0. */
-static bool take_field(csv_file *c, const char **at) {
-    *at = skip_blanks(c, *at);
-    if (**at == '"') {
-        (*at)++;
-        return take_quoted(c, at);
-    }
-    take_plain(c, at);
-    return true;
-}
-
 static bool take_record(csv_file *c, const char *at) {
     for (;;) {
         if (!tn__grow(&c->begins, c->count + 2, &c->begins_capacity, sizeof(*c->begins),
-                      c->lines.stream.file.operation)) {
+                      "csv_dataset")) {
             return false;
         }
         c->begins[c->count] = c->bytes;
-        if (!take_field(c, &at)) { return false; }
+        at = skip_blanks(c, at);
+        if (*at != '"') {
+            take_plain(c, &at);
+        } else {
+            at++;
+            if (!take_quoted(c, &at)) { return false; }
+        }
         c->text[c->bytes++] = 0;
         c->begins[++c->count] = c->bytes;
         if (*at == 0) { return true; }
@@ -139,6 +137,19 @@ static bool next_record(csv_file *c) {
 static const char *field_of(const csv_file *c, int64_t i, size_t *bytes) {
     *bytes = c->begins[i + 1] - c->begins[i] - 1;
     return c->text + c->begins[i];
+}
+
+/* Whether text[0 … bytes), which a 0 follows, is a decimal number: "-1.5e3" or "inf", but not
+ * "nan". Call between tn__plain_numbers_begin and tn__plain_numbers_end. */
+static bool is_number(const char *text, size_t bytes, double *value) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (strcasecmp(digits, "inf") != 0 && strcasecmp(digits, "infinity") != 0 &&
+        (bytes == 0 || strspn(text, "0123456789+-.eE") != bytes)) {
+        return false; /* strtod accepts more: hexadecimal numbers, nan(…) */
+    }
+    char *end;
+    *value = strtod(text, &end);
+    return end == text + bytes;
 }
 
 /* ---- Classes --------------------------------------------------------------------------------- */
@@ -185,7 +196,7 @@ static int compare_classes(const void *a, const void *b) {
     for (int i = 0; i < 2; i++) {
         size_t bytes = strlen(texts[i]);
         whole[i] =
-            strspn(texts[i], "+-0123456789") == bytes && tn__is_number(texts[i], bytes, &value[i]);
+            strspn(texts[i], "+-0123456789") == bytes && is_number(texts[i], bytes, &value[i]);
     }
     if (whole[0] != whole[1]) { return whole[0] ? -1 : 1; }
     return whole[0] && value[0] != value[1] ? (value[0] < value[1] ? -1 : 1)
@@ -231,8 +242,8 @@ typedef struct reading {
 static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
     const char *name = r->header ? r->header[column] : "";
     return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
-                    r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
-                    *name ? " (" : "", name, *name ? ")" : "", text, what);
+                    r->file.path, (long long)r->file.line, (long long)column, *name ? " (" : "",
+                    name, *name ? ")" : "", text, what);
 }
 
 /* The column with this name or, failing that, this number. -1 after raising. */
@@ -242,7 +253,7 @@ static int64_t find_column(const reading *r, const char *wanted) {
         if (strcmp(r->header[i], wanted) == 0) {
             if (found >= 0) {
                 tn__raise(TN_EVALUE, "csv_dataset", "%s: columns %lld and %lld are both \"%s\"",
-                          r->file.lines.stream.file.path, (long long)found, (long long)i, wanted);
+                          r->file.path, (long long)found, (long long)i, wanted);
                 return -1;
             }
             found = i;
@@ -261,7 +272,7 @@ static int64_t find_column(const reading *r, const char *wanted) {
                                      i ? ", " : ": ", r->header[i]);
         }
         tn__raise(TN_EVALUE, "csv_dataset", "%s has no column \"%s\" among its %lld%s%s",
-                  r->file.lines.stream.file.path, wanted, (long long)r->columns, names,
+                  r->file.path, wanted, (long long)r->columns, names,
                   used >= sizeof(names) ? " …" : "");
     }
     return found;
@@ -286,8 +297,8 @@ static bool choose_features(reading *r) {
            tn__fail(TN_EVALUE, "csv_dataset",
                     "%s: there is no column for x: its first line has %lld field%s, with '%c' "
                     "between",
-                    r->file.lines.stream.file.path, (long long)r->columns,
-                    r->columns == 1 ? "" : "s", r->options->delimiter);
+                    r->file.path, (long long)r->columns, r->columns == 1 ? "" : "s",
+                    r->options->delimiter);
 }
 
 static bool keep_header(reading *r) {
@@ -305,8 +316,8 @@ static bool choose_columns(reading *r) {
     r->columns = r->file.count;
     if (r->columns > MOST_COLUMNS) {
         return tn__fail(TN_EFORMAT, "csv_dataset",
-                        "%s has %lld columns; this reader takes %d at most",
-                        r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
+                        "%s has %lld columns; this reader takes %d at most", r->file.path,
+                        (long long)r->columns, MOST_COLUMNS);
     }
     if (r->options->header && !keep_header(r)) { return false; }
     r->target = r->options->target ? find_column(r, r->options->target) : -1;
@@ -333,7 +344,7 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
     size_t bytes;
     const char *text = field_of(&r->file, column, &bytes);
     double value;
-    if (tn__is_number(text, bytes, &value)) {
+    if (is_number(text, bytes, &value)) {
         *to = (float)value;
         return ROW_TAKEN;
     }
@@ -379,7 +390,7 @@ static bool hold_row(reading *r) {
 static taken take_row(reading *r) {
     if (r->file.count != r->columns) {
         tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld has %lld fields, the first has %lld",
-                  r->file.lines.stream.file.path, (long long)r->file.line, (long long)r->file.count,
+                  r->file.path, (long long)r->file.line, (long long)r->file.count,
                   (long long)r->columns);
         return ROW_FAILED;
     }
@@ -404,8 +415,8 @@ static bool take_rows(reading *r) {
         first = false;
     }
     if (!done || tn__pending()) { return false; }
-    return r->rows > 0 || tn__fail(TN_EFORMAT, "csv_dataset", "%s has no rows of data",
-                                   r->file.lines.stream.file.path);
+    return r->rows > 0 ||
+           tn__fail(TN_EFORMAT, "csv_dataset", "%s has no rows of data", r->file.path);
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
@@ -467,7 +478,7 @@ tn_csv_options tn_csv_defaults(void) {
 }
 
 tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {
-    reading r = {.options = &options, .file.delimiter = options.delimiter};
+    reading r = {.options = &options, .file = {.path = path, .delimiter = options.delimiter}};
     if (!check_options(&options) || !tn__lines_open(&r.file.lines, path, "csv_dataset")) {
         return NULL;
     }

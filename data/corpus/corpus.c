@@ -16,6 +16,7 @@
 #include "data/lines.h"
 #include "tern/data.h"
 #include "text/json.h"
+#include "text/text.h"
 #include "text/utf8.h"
 
 #include <inttypes.h>
@@ -57,13 +58,8 @@ tn_corpus_options tn_corpus_defaults(void) {
 
 /* Whether it ends so before .gz or .zst. */
 static bool is_named(const char *path, const char *ending) {
-    static const char *const packed[] = {".gz", ".zst"};
-    size_t bytes = strlen(path), more;
-    for (int i = 0; i < 2; i++) {
-        more = strlen(packed[i]);
-        bytes -= bytes >= more && memcmp(path + bytes - more, packed[i], more) == 0 ? more : 0;
-    }
-    more = strlen(ending);
+    size_t packed = tn__ends_with(path, ".gz") ? 3 : tn__ends_with(path, ".zst") ? 4 : 0;
+    size_t bytes = strlen(path) - packed, more = strlen(ending);
     return bytes >= more && memcmp(path + bytes - more, ending, more) == 0;
 }
 
