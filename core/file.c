@@ -7,7 +7,6 @@
  * that PATH.tmp names may remove or rename it.
  */
 #include "core/file.h"
-#include "core/buffer.h"
 
 #include "core/descriptor.h"
 #include "core/folder.h"
@@ -298,4 +297,17 @@ tn_status tn__file_commit(tn__file *f) {
 void tn__file_abandon(tn__file *f) {
     unlink(f->temporary);
     file_finish(f);
+}
+
+bool tn__file_write(const tn__buffer *text, const char *folder, const char *name,
+                    const char *operation) {
+    tn__file f;
+    char *path = text->failed ? NULL : tn__folder_path(folder, name, operation);
+    bool done = path && tn__file_begin(&f, path, operation);
+    if (done) {
+        tn__file_put(&f, text->at, text->bytes);
+        done = tn__file_commit(&f) == TN_OK;
+    }
+    free(path);
+    return done;
 }

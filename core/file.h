@@ -12,6 +12,7 @@
 #ifndef TERN_CORE_FILE_H
 #define TERN_CORE_FILE_H
 
+#include "core/buffer.h"
 #include "core/digest.h"
 #include "core/error.h"
 
@@ -56,5 +57,9 @@ void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, siz
 /* Reads back what was written and compares its size and digest, then renames it into place. */
 tn_status tn__file_commit(tn__file *f);
 void tn__file_abandon(tn__file *f);
+
+/* Writes FOLDER/NAME. False after raising, also if the buffer has failed and raised. */
+bool tn__file_write(const tn__buffer *text, const char *folder, const char *name,
+                    const char *operation);
 
 #endif

@@ -62,6 +62,18 @@ size_t tn__plain_text(char *to, const char *from, size_t length) {
     return used;
 }
 
+tn__quoted tn__quote(const char *text, size_t bytes) {
+    tn__quoted q;
+    size_t most = sizeof(q.text) - 4, length = bytes < most ? bytes : most;
+    length = tn__plain_text(q.text, text, length);
+    memcpy(q.text + length, bytes > most ? "..." : "", bytes > most ? 4 : 1);
+    return q;
+}
+
+tn__quoted tn__show(const char *text) {
+    return tn__quote(text, strlen(text));
+}
+
 void tn__plain_lines(char *text) {
     char *to = text;
     for (const char *line = text;; line++) {

@@ -14,7 +14,14 @@
  * byte. */
 TN_API size_t tn__plain_text(char *to, const char *from, size_t length);
 
-/* The same in place, line by line, for a string. */
+/* A text from a file, short and plain enough for a message. */
+typedef struct tn__quoted {
+    char text[64];
+} tn__quoted;
+TN_API tn__quoted tn__quote(const char *text, size_t bytes);
+TN_API tn__quoted tn__show(const char *text); /* the same of a string */
+
+/* tn__plain_text in place, line by line, for a string. */
 TN_API void tn__plain_lines(char *text);
 
 #endif

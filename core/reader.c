@@ -77,6 +77,20 @@ bool tn__reader_get(const tn__reader *r, size_t at, void *to, size_t bytes) {
     return got >= 0 && (size_t)got == bytes;
 }
 
+bool tn__reader_digest(const tn__reader *r, size_t at, size_t bytes, size_t pages, tn__digest *d) {
+    enum { PAGE = 4096 };
+    char page[PAGE];
+    size_t there = (bytes + PAGE - 1) / PAGE;
+    pages = there < pages ? there : pages;
+    for (size_t i = 0; i < pages; i++) {
+        size_t from = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * PAGE;
+        size_t count = bytes - from < PAGE ? bytes - from : PAGE;
+        if (!tn__reader_get(r, at + from, page, count)) { return false; }
+        tn__digest_add(d, page, count);
+    }
+    return true;
+}
+
 /* ---- Whole files ----------------------------------------------------------------------------- */
 
 static char *raise_memory(const tn__reader *r, size_t bytes) {

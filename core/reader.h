@@ -15,6 +15,7 @@
 #ifndef TERN_CORE_READER_H
 #define TERN_CORE_READER_H
 
+#include "core/digest.h"
 #include "tern/core.h"
 
 typedef struct tn__reader {
@@ -30,6 +31,12 @@ TN_API bool tn__reader_open(tn__reader *r, const char *path, const char *operati
 /* Exactly `bytes` from `at` on. False after raising TN_EIO. Any number of threads at once.
  */
 TN_API bool tn__reader_get(const tn__reader *r, size_t at, void *to, size_t bytes);
+
+/* Adds `pages` pages of 4096 bytes to a digest, of the `bytes` from `at` on: the first, the last
+ * and evenly spaced ones between them; everything, if there are no more. False after raising
+ * TN_EIO. */
+TN_API bool tn__reader_digest(const tn__reader *r, size_t at, size_t bytes, size_t pages,
+                              tn__digest *d);
 
 TN_API void tn__reader_close(tn__reader *r); /* even if it is not open */
 

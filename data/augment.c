@@ -178,7 +178,6 @@ static tn_status resize_window(const tn_transform *t, tn_dims dims, const float 
 }
 
 /* The whole image. */
-
 static tn_status resize_apply(const tn_transform *t, tn_dims dims, const float *x, float *out,
                               tn_generator *random) {
     window all = {.height = dims.size[1], .width = dims.size[2]};

@@ -1,8 +1,9 @@
-/* The characters of a text as tokens. UTF-8 is read strictly: no overlong forms,
+/* A text in memory, and its characters as tokens. UTF-8 is read strictly: no overlong forms,
  * surrogates or stray bytes. */
 #include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "tern/data.h"
 #include "text/utf8.h"
 
@@ -20,6 +21,15 @@ struct tn_charset {
     int size;
     character of[]; /* by code point, ascending */
 };
+
+char *tn_text_read(const char *path, size_t *bytes) {
+    size_t ignored;
+    return tn__read_whole(path, bytes ? bytes : &ignored, "text_read");
+}
+
+void tn_text_free(char *text) {
+    free(text);
+}
 
 /* Reads the next character of text[*at … bytes) and steps over it; -1 after raising TN_EFORMAT. */
 static int32_t next_code(const char *text, size_t bytes, size_t *at, const char *operation) {

@@ -5,7 +5,7 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "data/csv_record.h"
+#include "data/lines.h"
 #include "data/rows.h"
 #include "data/tokenizer/text_table.h"
 #include "text/plain_numbers.h"
@@ -14,8 +14,143 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 enum { MOST_COLUMNS = 1 << 20 };
+
+/* ---- Records --------------------------------------------------------------------------------- */
+
+/* A file of records (RFC 4180): fields between delimiters, in quotes if they contain a delimiter, a
+ * line end or a quote. */
+typedef struct csv_file {
+    tn__text_lines lines;
+    const char *path; /* of the file, for messages */
+    char delimiter;
+    int64_t line; /* where the record begins, from 1 */
+    char *text;   /* its fields without quotes, a 0 after each */
+    size_t bytes;
+    int64_t capacity;
+    size_t *begins; /* of the fields, and one past the last one's 0 */
+    int64_t count, begins_capacity;
+} csv_file;
+
+static bool raise_quotes(const csv_file *c, int64_t line, const char *what) {
+    return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld: %s", c->path,
+                    (long long)line, (long long)c->count, what);
+}
+
+/* Reserves memory for one more line of text; a field is never longer than it is in the file. A
+ * record is limited to the longest line, since quotes that never close would take in all that
+ * follows. */
+static bool hold_line(csv_file *c, size_t bytes) {
+    if (c->bytes + bytes > TN__LONGEST_LINE) {
+        return tn__fail(TN_EFORMAT, "csv_dataset",
+                        "%s: the record that begins in line %lld has more than %d bytes", c->path,
+                        (long long)c->line, TN__LONGEST_LINE);
+    }
+    int64_t wanted = (int64_t)(c->bytes + bytes) + 2;
+    return tn__grow(&c->text, wanted, &c->capacity, 1, "csv_dataset");
+}
+
+/* Takes the rest of a quoted field, from *at on. It may continue on the next lines; *at is then in
+ * the last of them, at the delimiter or the final 0. */
+static bool take_quoted(csv_file *c, const char **at) {
+    int64_t line = c->lines.number;
+    for (;;) {
+        char byte = *(*at)++;
+        if (byte == 0) {
+            size_t bytes;
+            const char *ended = c->lines.ended;
+            *at = tn__lines_next(&c->lines, &bytes);
+            if (!*at) { return !tn__pending() && raise_quotes(c, line, "quotes that do not end"); }
+            if (!hold_line(c, bytes + strlen(ended))) { return false; }
+            for (; *ended; ended++) {
+                c->text[c->bytes++] = *ended;
+            }
+            continue;
+        }
+        if (byte == '"' && **at == '"') {
+            (*at)++;
+        } else if (byte == '"') {
+            return **at == 0 || **at == c->delimiter ||
+                   raise_quotes(c, c->lines.number,
+                                "there is something between the closing quote and the delimiter");
+        }
+        c->text[c->bytes++] = byte;
+    }
+}
+
+/* Afterwards *at is at the delimiter or the final 0. */
+static void take_plain(csv_file *c, const char **at) {
+    const char *end = strchr(*at, c->delimiter);
+    end = end ? end : *at + strlen(*at);
+    const char *last = end;
+    for (; last > *at && (last[-1] == ' ' || last[-1] == '\t'); last--) {}
+    size_t bytes = (size_t)(last - *at);
+    memcpy(c->text + c->bytes, *at, bytes);
+    c->bytes += bytes;
+    *at = end;
+}
+
+static const char *skip_blanks(const csv_file *c, const char *at) {
+    while (*at != c->delimiter && (*at == ' ' || *at == '\t')) {
+        at++;
+    }
+    return at;
+}
+
+static bool take_record(csv_file *c, const char *at) {
+    for (;;) {
+        if (!tn__grow(&c->begins, c->count + 2, &c->begins_capacity, sizeof(*c->begins),
+                      "csv_dataset")) {
+            return false;
+        }
+        c->begins[c->count] = c->bytes;
+        at = skip_blanks(c, at);
+        if (*at != '"') {
+            take_plain(c, &at);
+        } else {
+            at++;
+            if (!take_quoted(c, &at)) { return false; }
+        }
+        c->text[c->bytes++] = 0;
+        c->begins[++c->count] = c->bytes;
+        if (*at == 0) { return true; }
+        at++;
+    }
+}
+
+/* The next record; a blank line is not one. False at the end, and after raising. */
+static bool next_record(csv_file *c) {
+    size_t bytes = 0;
+    const char *line;
+    do {
+        line = tn__lines_next(&c->lines, &bytes);
+    } while (line && !*skip_blanks(c, line));
+    c->line = c->lines.number;
+    c->bytes = 0;
+    c->count = 0;
+    return line && hold_line(c, bytes) && take_record(c, line);
+}
+
+/* Field i of the record: blanks around it are removed unless it was in quotes. */
+static const char *field_of(const csv_file *c, int64_t i, size_t *bytes) {
+    *bytes = c->begins[i + 1] - c->begins[i] - 1;
+    return c->text + c->begins[i];
+}
+
+/* Whether text[0 … bytes), which a 0 follows, is a decimal number: "-1.5e3" or "inf", but not
+ * "nan". Call between tn__plain_numbers_begin and tn__plain_numbers_end. */
+static bool is_number(const char *text, size_t bytes, double *value) {
+    const char *digits = text + (*text == '-' || *text == '+');
+    if (strcasecmp(digits, "inf") != 0 && strcasecmp(digits, "infinity") != 0 &&
+        (bytes == 0 || strspn(text, "0123456789+-.eE") != bytes)) {
+        return false; /* strtod accepts more: hexadecimal numbers, nan(…) */
+    }
+    char *end;
+    *value = strtod(text, &end);
+    return end == text + bytes;
+}
 
 /* ---- Classes --------------------------------------------------------------------------------- */
 
@@ -61,7 +196,7 @@ static int compare_classes(const void *a, const void *b) {
     for (int i = 0; i < 2; i++) {
         size_t bytes = strlen(texts[i]);
         whole[i] =
-            strspn(texts[i], "+-0123456789") == bytes && tn__is_number(texts[i], bytes, &value[i]);
+            strspn(texts[i], "+-0123456789") == bytes && is_number(texts[i], bytes, &value[i]);
     }
     if (whole[0] != whole[1]) { return whole[0] ? -1 : 1; }
     return whole[0] && value[0] != value[1] ? (value[0] < value[1] ? -1 : 1)
@@ -89,7 +224,7 @@ static bool sort_classes(classes *c, int64_t *labels, int64_t count) {
 /* A file being read. */
 typedef struct reading {
     const tn_csv_options *options;
-    tn__csv file;
+    csv_file file;
     float *x; /* (rows, count) */
     union {
         float *numbers;  /* (rows): the target as numbers, or */
@@ -107,8 +242,8 @@ typedef struct reading {
 static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
     const char *name = r->header ? r->header[column] : "";
     return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
-                    r->file.lines.stream.file.path, (long long)r->file.line, (long long)column,
-                    *name ? " (" : "", name, *name ? ")" : "", text, what);
+                    r->file.path, (long long)r->file.line, (long long)column, *name ? " (" : "",
+                    name, *name ? ")" : "", text, what);
 }
 
 /* The column with this name or, failing that, this number. -1 after raising. */
@@ -118,7 +253,7 @@ static int64_t find_column(const reading *r, const char *wanted) {
         if (strcmp(r->header[i], wanted) == 0) {
             if (found >= 0) {
                 tn__raise(TN_EVALUE, "csv_dataset", "%s: columns %lld and %lld are both \"%s\"",
-                          r->file.lines.stream.file.path, (long long)found, (long long)i, wanted);
+                          r->file.path, (long long)found, (long long)i, wanted);
                 return -1;
             }
             found = i;
@@ -137,7 +272,7 @@ static int64_t find_column(const reading *r, const char *wanted) {
                                      i ? ", " : ": ", r->header[i]);
         }
         tn__raise(TN_EVALUE, "csv_dataset", "%s has no column \"%s\" among its %lld%s%s",
-                  r->file.lines.stream.file.path, wanted, (long long)r->columns, names,
+                  r->file.path, wanted, (long long)r->columns, names,
                   used >= sizeof(names) ? " …" : "");
     }
     return found;
@@ -162,15 +297,15 @@ static bool choose_features(reading *r) {
            tn__fail(TN_EVALUE, "csv_dataset",
                     "%s: there is no column for x: its first line has %lld field%s, with '%c' "
                     "between",
-                    r->file.lines.stream.file.path, (long long)r->columns,
-                    r->columns == 1 ? "" : "s", r->options->delimiter);
+                    r->file.path, (long long)r->columns, r->columns == 1 ? "" : "s",
+                    r->options->delimiter);
 }
 
 static bool keep_header(reading *r) {
     r->header = tn__calloc_for((size_t)r->columns, sizeof(*r->header), "csv_dataset");
     for (int64_t i = 0; r->header && i < r->columns; i++) {
         size_t bytes;
-        r->header[i] = tn__strdup_for(tn__csv_field(&r->file, i, &bytes), "csv_dataset");
+        r->header[i] = tn__strdup_for(field_of(&r->file, i, &bytes), "csv_dataset");
         if (!r->header[i]) { return false; }
     }
     return r->header != NULL;
@@ -181,8 +316,8 @@ static bool choose_columns(reading *r) {
     r->columns = r->file.count;
     if (r->columns > MOST_COLUMNS) {
         return tn__fail(TN_EFORMAT, "csv_dataset",
-                        "%s has %lld columns; this reader takes %d at most",
-                        r->file.lines.stream.file.path, (long long)r->columns, MOST_COLUMNS);
+                        "%s has %lld columns; this reader takes %d at most", r->file.path,
+                        (long long)r->columns, MOST_COLUMNS);
     }
     if (r->options->header && !keep_header(r)) { return false; }
     r->target = r->options->target ? find_column(r, r->options->target) : -1;
@@ -207,9 +342,9 @@ typedef enum taken { ROW_TAKEN, ROW_DROPPED, ROW_FAILED } taken;
 /* A number of the record; a missing one is NaN if the options and `may_lack` allow it. */
 static taken take_number(const reading *r, int64_t column, bool may_lack, float *to) {
     size_t bytes;
-    const char *text = tn__csv_field(&r->file, column, &bytes);
+    const char *text = field_of(&r->file, column, &bytes);
     double value;
-    if (tn__is_number(text, bytes, &value)) {
+    if (is_number(text, bytes, &value)) {
         *to = (float)value;
         return ROW_TAKEN;
     }
@@ -225,7 +360,7 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
 
 static taken take_class(reading *r) {
     size_t bytes;
-    const char *text = tn__csv_field(&r->file, r->target, &bytes);
+    const char *text = field_of(&r->file, r->target, &bytes);
     if (bytes == 0 && r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
     if (bytes == 0) {
         raise_at(r, r->target, text, "is a missing value");
@@ -255,7 +390,7 @@ static bool hold_row(reading *r) {
 static taken take_row(reading *r) {
     if (r->file.count != r->columns) {
         tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld has %lld fields, the first has %lld",
-                  r->file.lines.stream.file.path, (long long)r->file.line, (long long)r->file.count,
+                  r->file.path, (long long)r->file.line, (long long)r->file.count,
                   (long long)r->columns);
         return ROW_FAILED;
     }
@@ -274,14 +409,14 @@ static taken take_row(reading *r) {
 
 static bool take_rows(reading *r) {
     bool first = true, done = true;
-    while (done && tn__csv_next(&r->file)) {
+    while (done && next_record(&r->file)) {
         done = !first || choose_columns(r);
         if (done && !(first && r->options->header)) { done = take_row(r) != ROW_FAILED; }
         first = false;
     }
     if (!done || tn__pending()) { return false; }
-    return r->rows > 0 || tn__fail(TN_EFORMAT, "csv_dataset", "%s has no rows of data",
-                                   r->file.lines.stream.file.path);
+    return r->rows > 0 ||
+           tn__fail(TN_EFORMAT, "csv_dataset", "%s has no rows of data", r->file.path);
 }
 
 /* ---- The dataset ----------------------------------------------------------------------------- */
@@ -332,7 +467,9 @@ static void end_reading(reading *r) {
     free(r->x);
     free(r->y.labels);
     classes_free(&r->classes);
-    tn__csv_close(&r->file);
+    tn__lines_close(&r->file.lines);
+    free(r->file.text);
+    free(r->file.begins);
 }
 
 tn_csv_options tn_csv_defaults(void) {
@@ -341,9 +478,8 @@ tn_csv_options tn_csv_defaults(void) {
 }
 
 tn_dataset *tn_csv_dataset(const char *path, tn_csv_options options) {
-    reading r = {.options = &options};
-    if (!check_options(&options) ||
-        !tn__csv_open(&r.file, path, options.delimiter, "csv_dataset")) {
+    reading r = {.options = &options, .file = {.path = path, .delimiter = options.delimiter}};
+    if (!check_options(&options) || !tn__lines_open(&r.file.lines, path, "csv_dataset")) {
         return NULL;
     }
     tn__plain_numbers plain = tn__plain_numbers_begin();

@@ -22,6 +22,7 @@ typedef struct image {
 
 typedef struct image_folder {
     tn_dataset base;
+    const char *folder; /* while it is made: the caller's */
     bool resize;
     size_t root; /* bytes of the folder's path, which are not part of the images' names */
     image *images;
@@ -64,12 +65,12 @@ static bool add_image(image_folder *d, const tn__folder_entry *w) {
 }
 
 /* Whether the class that was found last has an image. */
-static bool check_class(const image_folder *d, const char *folder) {
+static bool check_class(const image_folder *d) {
     if (d->class_count == 0 || (d->count && d->images[d->count - 1].label == d->class_count - 1)) {
         return true;
     }
     return tn__fail(TN_EVALUE, "image_folder",
-                    "%s/%s: there is no .png, .jpg or .jpeg in this folder", folder,
+                    "%s/%s: there is no .png, .jpg or .jpeg in this folder", d->folder,
                     d->classes[d->class_count - 1]);
 }
 
@@ -86,32 +87,24 @@ static bool add_class(image_folder *d, const char *path) {
     return true;
 }
 
-typedef struct finding {
-    image_folder *d;
-    const char *folder;
-} finding;
-
 /* A class for each folder in it; what else is beside them does not matter. */
 static bool find_image(const tn__folder_entry *w, void *user) {
-    const finding *f = user;
+    image_folder *d = user;
     if (w->missing) { return w->level == 1; }
     if (w->level == 0 && !w->folder) {
         return tn__fail(TN_EIO, "image_folder", "%s: %s", w->path, strerror(ENOTDIR));
     }
-    if (w->folder) {
-        return w->level != 1 || (check_class(f->d, f->folder) && add_class(f->d, w->path));
-    }
-    return w->level < 2 || !is_image(w->path) || add_image(f->d, w);
+    if (w->folder) { return w->level != 1 || (check_class(d) && add_class(d, w->path)); }
+    return w->level < 2 || !is_image(w->path) || add_image(d, w);
 }
 
-static bool find_images(image_folder *d, const char *folder) {
-    finding f = {d, folder};
-    if (!tn__folder_walk(folder, find_image, &f, "image_folder") || !check_class(d, folder)) {
+static bool find_images(image_folder *d) {
+    if (!tn__folder_walk(d->folder, find_image, d, "image_folder") || !check_class(d)) {
         return false;
     }
     if (d->class_count == 0) {
         return tn__fail(TN_EVALUE, "image_folder",
-                        "%s: there is no folder in it that could be a class", folder);
+                        "%s: there is no folder in it that could be a class", d->folder);
     }
     qsort(d->images, (size_t)d->count, sizeof(*d->images), compare_images);
     return true;
@@ -222,7 +215,8 @@ tn_dataset *tn_image_folder(const char *folder, tn_image_folder_options options)
     }
     image_folder *d = tn__calloc_for(1, sizeof(*d), "image_folder");
     if (!d) { return NULL; }
-    if (!find_images(d, folder) || !find_size(d, &options)) {
+    d->folder = folder;
+    if (!find_images(d) || !find_size(d, &options)) {
         image_folder_free(&d->base);
         return NULL;
     }

@@ -5,7 +5,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 
 enum { READ_AT_ONCE = 1 << 18 };
 
@@ -102,17 +101,4 @@ void tn__lines_close(tn__text_lines *l) {
     free(l->buffer);
     l->buffer = NULL;
     tn__stream_close(&l->stream);
-}
-
-/* ---- Numbers --------------------------------------------------------------------------------- */
-
-bool tn__is_number(const char *text, size_t bytes, double *value) {
-    const char *digits = text + (*text == '-' || *text == '+');
-    if (strcasecmp(digits, "inf") != 0 && strcasecmp(digits, "infinity") != 0 &&
-        (bytes == 0 || strspn(text, "0123456789+-.eE") != bytes)) {
-        return false; /* strtod accepts more: hexadecimal numbers, nan(…) */
-    }
-    char *end;
-    *value = strtod(text, &end);
-    return end == text + bytes;
 }

@@ -31,8 +31,4 @@ bool tn__lines_hold(tn__text_lines *l, size_t bytes);
 
 void tn__lines_close(tn__text_lines *l); /* also one that is not open */
 
-/* Whether text[0 … bytes), which a 0 follows, is a decimal number: "-1.5e3" or "inf", but not
- * "nan". Call between tn__plain_numbers_begin and tn__plain_numbers_end. */
-bool tn__is_number(const char *text, size_t bytes, double *value);
-
 #endif

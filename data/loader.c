@@ -101,8 +101,6 @@ static void make_batch(const tn_loader *l, int64_t number, tn__collated *into) {
 
 /* ---- Workers --------------------------------------------------------------------------------- */
 
-static void say_nothing(tn_status status, const char *message) {}
-
 static bool may_claim(const tn_loader *l) {
     return l->claimed < l->end && l->claimed - l->next < l->options.prefetch;
 }
@@ -110,7 +108,7 @@ static bool may_claim(const tn_loader *l) {
 static void *worker_run(void *user) {
     tn_loader *l = user;
     worker_of = l;
-    tn_on_error_thread(say_nothing); /* an error is raised, and handled, when the batch is due */
+    tn__quiet(1); /* an error is raised, and handled, when the batch is due */
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
         if (!may_claim(l)) {

@@ -178,19 +178,20 @@ static bool open_again(const shard *s, tn__reader *r) {
     return false;
 }
 
-/* Reads `bytes` of the file, from `at` after its header. */
-static bool shard_read(const shard *s, size_t at, void *to, size_t bytes) {
-    tn__reader again = {.fd = -1};
-    bool kept = s->file.fd >= 0;
-    bool done = (kept || open_again(s, &again)) &&
-                tn__reader_get(kept ? &s->file : &again, s->head + at, to, bytes);
-    tn__reader_close(&again);
-    return done;
+/* The open file, or `again`, opened. NULL after raising. tn__reader_close(again) in any case. */
+static const tn__reader *reader_of(const shard *s, tn__reader *again) {
+    *again = (tn__reader){.fd = -1};
+    if (s->file.fd >= 0) { return &s->file; }
+    return open_again(s, again) ? again : NULL;
 }
 
-static bool shard_get(const shard *s, int64_t from, int64_t count, void *tokens) {
-    size_t width = (size_t)s->width;
-    return shard_read(s, width * (size_t)from, tokens, width * (size_t)count);
+/* Reads `bytes` of the file, from `at` after its header. */
+static bool shard_read(const shard *s, size_t at, void *to, size_t bytes) {
+    tn__reader again;
+    const tn__reader *r = reader_of(s, &again);
+    bool done = r && tn__reader_get(r, s->head + at, to, bytes);
+    tn__reader_close(&again);
+    return done;
 }
 
 /* Where pair i is, in tokens. False after raising. */
@@ -257,7 +258,8 @@ static tn_status read_window(const shards *d, const shard *s, int64_t from, int6
                              int64_t *y) {
     const unsigned char *tokens = (const unsigned char *)y;
     const int64_t id = ~(int64_t)s->mark;
-    if (!shard_get(s, from, n + 1, y)) { return tn_error(); }
+    size_t width = (size_t)s->width;
+    if (!shard_read(s, width * (size_t)from, y, width * (size_t)(n + 1))) { return tn_error(); }
     int64_t last = token_at(s, tokens, n), most = last & id;
     for (int64_t t = 0; t < n; t++) {
         x[t] = token_at(s, tokens, t);
@@ -310,31 +312,19 @@ static tn_status shards_get(tn_dataset *self, tn_example e, void *x, void *y) {
 
 /* ---- A corpus's identity --------------------------------------------------------------------- */
 
-enum { PAGE = 4096, PAGES_MOST = 64, PAGES_LEAST = 2, PAGES_ALL = 1024 };
-
-/* How many pages of each file are digested: about 1000 of all files, which a disk reads in
- * seconds. */
-static int64_t pages_each(const shards *d) {
-    int pages = PAGES_ALL / d->count;
-    return pages < PAGES_LEAST ? PAGES_LEAST : pages > PAGES_MOST ? PAGES_MOST : pages;
-}
-
-/* Adds the file's size, its first page, its last, and evenly spaced ones between them; everything,
- * if the file has no more pages. False after raising. */
-static bool digest_shard(tn__digest *digest, const shard *s, int64_t pages) {
-    const int64_t each = PAGE / s->width;
-    unsigned char page[PAGE];
+/* Adds the file's size and pages of it: about 1000 of all files, which a disk reads in seconds.
+ * False after raising. */
+static bool digest_shard(tn__digest *digest, const shard *s, int files) {
+    enum { PAGES_ALL = 1024, PAGES_MOST = 64, PAGES_LEAST = 2 };
+    size_t pages = PAGES_ALL / (size_t)files, bytes = (size_t)s->width * (size_t)s->count;
+    pages = pages < PAGES_LEAST ? PAGES_LEAST : pages > PAGES_MOST ? PAGES_MOST : pages;
     uint64_t size = htole64((uint64_t)s->count);
     tn__digest_add(digest, &size, sizeof(size));
-    int64_t there = (s->count + each - 1) / each;
-    pages = there < pages ? there : pages;
-    for (int64_t i = 0; i < pages; i++) {
-        int64_t from = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * each;
-        int64_t count = s->count - from < each ? s->count - from : each;
-        if (!shard_get(s, from, count, page)) { return false; }
-        tn__digest_add(digest, page, (size_t)s->width * (size_t)count);
-    }
-    return true;
+    tn__reader again;
+    const tn__reader *r = reader_of(s, &again);
+    bool done = r && tn__reader_digest(r, s->head, bytes, pages, digest);
+    tn__reader_close(&again);
+    return done;
 }
 
 static tn_status shards_digest(tn_dataset *self, char text[33]) {
@@ -343,7 +333,7 @@ static tn_status shards_digest(tn_dataset *self, char text[33]) {
     if (!digest) { return TN_ENOMEM; }
     bool done = true;
     for (int i = 0; done && i < d->count; i++) {
-        done = digest_shard(digest, &d->list[i], pages_each(d));
+        done = digest_shard(digest, &d->list[i], d->count);
     }
     if (done) { tn__digest_text(digest, text); }
     tn__digest_free(digest);

@@ -45,13 +45,8 @@ static bool is_wide(const tn_shards_writer *w) {
     return w->options.pairs || w->options.vocab > TN__NARROW_VOCAB;
 }
 
-/* The caller frees. NULL after raising. */
-static char *shard_path(const tn_shards_writer *w, int64_t number) {
-    return tn__asprintf("shards_writer", TN__SHARD_NAME, w->prefix, number);
-}
-
 static bool begin_shard(tn_shards_writer *w) {
-    char *path = shard_path(w, w->shards);
+    char *path = tn__asprintf("shards_writer", TN__SHARD_NAME, w->prefix, w->shards);
     if (!path) { return false; }
     w->open = tn__file_begin(&w->file, path, "shards_writer");
     free(path);

@@ -100,15 +100,14 @@ static bool make_sheet(const tn_tensor *images, int columns, sheet *s) {
     if (!tn__usable(images, "save_image")) { return false; }
     tn_dims d = tn_shape(images);
     if (d.ndim != 4 || (d.size[1] != 1 && d.size[1] != 3) || tn_count(images) == 0) {
-        tn__raise(TN_ESHAPE, "save_image",
-                  "the images are %s but must be (images, 1 or 3 channels, height, width)",
-                  tn_shape_text(images));
-        return false;
+        return tn__fail(TN_ESHAPE, "save_image",
+                        "the images are %s but must be (images, 1 or 3 channels, height, width)",
+                        tn_shape_text(images));
     }
     if (columns < 1 || tn_count(images) > MOST_NUMBERS) {
-        tn__raise(TN_EVALUE, "save_image", "%d images side by side, with %lld numbers in total",
-                  columns, (long long)tn_count(images));
-        return false;
+        return tn__fail(TN_EVALUE, "save_image",
+                        "%d images side by side, with %lld numbers in total", columns,
+                        (long long)tn_count(images));
     }
     *s = (sheet){d.size[0], d.size[1], d.size[2], d.size[3], columns, 0, 0, NULL};
     s->columns = s->columns < s->images ? s->columns : s->images;

@@ -10,13 +10,14 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/plain_text.h"
 #include "core/reader.h"
 #include "data/corpus/kind.h"
-#include "io/shown.h"
 #include "nn/layout.h"
 #include "tern/sys/tensor.h"
 #include "text/json.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -55,6 +56,7 @@ struct tn_safetensors {
 };
 
 static const char metadata_key[] = "__metadata__";
+static const tn__reader not_open = {.fd = -1};
 
 /* The format's dtypes: first those that we have, in the order that their tensors have in a file. */
 static const struct {
@@ -103,23 +105,15 @@ static bool read_bytes(const tn_safetensors *f, size_t at, void *to, size_t byte
 /* ---- The header ------------------------------------------------------------------------------ */
 
 /* Raises what is wrong with one tensor. */
-static bool entry_bad(const tn_safetensors *f, const char *name, const char *format, ...)
-    TN_PRINTF(3, 4);
+TN_PRINTF(3, 4)
 static bool entry_bad(const tn_safetensors *f, const char *name, const char *format, ...) {
     char text[256];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    tn__raise(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, tn__show(name).text, text);
-    return false;
-}
-
-static bool read_dtype(const tn_safetensors *f, entry *e, const tn__json *value) {
-    e->format_name = value->text;
-    if (value->kind != TN__JSON_TEXT) { return entry_bad(f, e->name, "its dtype is not a string"); }
-    find_dtype(e->format_name, &e->dtype, &e->bits);
-    return true;
+    return tn__fail(TN_EFORMAT, "safetensors", "%s: \"%s\": %s", f->path, tn__show(name).text,
+                    text);
 }
 
 /* The product of the nonzero sizes has to fit too: strides are made from it. */
@@ -146,13 +140,6 @@ static bool read_shape(const tn_safetensors *f, entry *e, const tn__json *value)
     return true;
 }
 
-/* The bytes that the shape takes, which read_shape found to fit. False: not whole bytes. */
-static bool count_bytes(const entry *e, size_t *bytes) {
-    size_t count = e->count, bits = (size_t)e->bits;
-    *bytes = count / 8 * bits + count % 8 * bits / 8;
-    return count % 8 * bits % 8 == 0;
-}
-
 static bool read_offsets(const tn_safetensors *f, entry *e, const tn__json *value) {
     const tn__json *begin = tn__json_at(value, 0), *end = tn__json_at(value, 1);
     if (value->count != 2 || !begin || !end || begin->kind != TN__JSON_WHOLE ||
@@ -168,8 +155,9 @@ static bool read_offsets(const tn_safetensors *f, entry *e, const tn__json *valu
     }
     e->begin = (size_t)from;
     e->end = (size_t)to;
-    size_t wanted;
-    if (!count_bytes(e, &wanted)) {
+    size_t bits = (size_t)e->bits, rest = e->count % 8 * bits; /* eight elements are whole bytes */
+    size_t wanted = e->count / 8 * bits + rest / 8;            /* read_shape found this to fit */
+    if (rest % 8) {
         return entry_bad(f, e->name, "%zu elements of %d bits are not whole bytes", e->count,
                          e->bits);
     }
@@ -197,7 +185,12 @@ static bool read_entry(const tn_safetensors *f, entry *e, const tn__json *value)
     if (!found[0] || !found[1] || !found[2]) {
         return entry_bad(f, e->name, "must have dtype, shape and data_offsets");
     }
-    return read_dtype(f, e, found[0]) && read_shape(f, e, found[1]) && read_offsets(f, e, found[2]);
+    if (found[0]->kind != TN__JSON_TEXT) {
+        return entry_bad(f, e->name, "its dtype is not a string");
+    }
+    e->format_name = found[0]->text;
+    find_dtype(e->format_name, &e->dtype, &e->bits);
+    return read_shape(f, e, found[1]) && read_offsets(f, e, found[2]);
 }
 
 /* NULL, or null in the file: there is no metadata. */
@@ -237,10 +230,9 @@ static bool check_layout(const tn_safetensors *f) {
         at = e->end;
     }
     if (at != bytes) {
-        tn__raise(TN_EFORMAT, "safetensors",
-                  "%s: the tensors have %zu bytes, but the file has %zu bytes of data", f->path, at,
-                  bytes);
-        return false;
+        return tn__fail(TN_EFORMAT, "safetensors",
+                        "%s: the tensors have %zu bytes, but the file has %zu bytes of data",
+                        f->path, at, bytes);
     }
     return true;
 }
@@ -286,10 +278,9 @@ static bool read_entries(tn_safetensors *f) {
 
 static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
     if (!tn__json_read(&f->header, text, length)) {
-        tn__raise(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
-                  "%s: header, byte %zu: %s", f->path, f->header.at,
-                  f->header.wrong ? f->header.wrong : "no memory");
-        return false;
+        return tn__fail(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
+                        "%s: header, byte %zu: %s", f->path, f->header.at,
+                        f->header.wrong ? f->header.wrong : "no memory");
     }
     return true;
 }
@@ -318,16 +309,15 @@ static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) 
 /* The length of the header, which is within the file and the cap; 0 after raising. */
 static size_t read_length(const tn_safetensors *f) {
     unsigned char head[9] = {0};
-    uint64_t length = 0;
+    uint64_t length;
     if (f->bytes < 8) {
         tn__raise(TN_EFORMAT, "safetensors",
                   "%s has %zu bytes; the length of the header alone takes 8", f->path, f->bytes);
         return 0;
     }
     if (!read_bytes(f, 0, head, f->bytes < 9 ? f->bytes : 9)) { return 0; }
-    for (int i = 7; i >= 0; i--) {
-        length = length << 8 | head[i];
-    }
+    memcpy(&length, head, sizeof(length));
+    length = le64toh(length);
     size_t rest = f->bytes - 8;
     if (length > rest || length > TN__HEADER_MOST || length < 2 || head[8] != '{') {
         raise_header(f, length, head[8] == '{');
@@ -345,40 +335,6 @@ static bool read_header(tn_safetensors *f) {
     bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length);
     free(text);
     return sound && read_entries(f);
-}
-
-/* ---- The public side ------------------------------------------------------------------------- */
-
-static tn_safetensors *file_new(const char *path) {
-    tn_safetensors *f = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*f), "safetensors");
-    if (!f || !(f->path = tn__strdup_for(path, "safetensors"))) {
-        free(f);
-        return NULL;
-    }
-    f->file.fd = -1;
-    return f;
-}
-
-static tn_safetensors *file_open(tn_safetensors *f) {
-    if (!read_header(f)) {
-        tn_safetensors_close(f);
-        return NULL;
-    }
-    return f;
-}
-
-tn_safetensors *tn_safetensors_open(const char *path) {
-    tn__reader file;
-    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) { return NULL; }
-    tn_safetensors *f = file_new(path);
-    if (!f) {
-        tn__reader_close(&file);
-        return NULL;
-    }
-    f->file = file;
-    f->file.path = f->path;
-    f->bytes = file.bytes;
-    return file_open(f);
 }
 
 /* ---- Mapped files ---------------------------------------------------------------------------- */
@@ -410,32 +366,47 @@ static mapping *mapping_new(const tn__reader *file) {
     return m;
 }
 
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+/* The file is read with `file`, or is `bytes` in memory. What it gets is released, also after
+ * raising: then NULL. */
+static tn_safetensors *file_begin(const char *path, tn__reader file, void *lent, size_t bytes,
+                                  mapping *m) {
+    tn_safetensors *f = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*f), "safetensors");
+    if (!f) {
+        tn__reader_close(&file);
+        mapping_release(m);
+        return NULL;
+    }
+    f->file = file;
+    f->lent = lent;
+    f->bytes = bytes;
+    f->mapping = m;
+    f->path = tn__strdup_for(path, "safetensors");
+    f->file.path = f->path;
+    if (!f->path || !read_header(f)) {
+        tn_safetensors_close(f);
+        return NULL;
+    }
+    return f;
+}
+
+tn_safetensors *tn_safetensors_open(const char *path) {
+    tn__reader file;
+    if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) { return NULL; }
+    return file_begin(path, file, NULL, file.bytes, NULL);
+}
+
 tn_safetensors *tn_safetensors_map(const char *path) {
     tn__reader file;
     if (tn__pending() || !tn__reader_open(&file, path, "safetensors")) { return NULL; }
     mapping *m = file.bytes ? mapping_new(&file) : NULL; /* an empty file cannot be mapped */
-    tn_safetensors *f = tn__pending() ? NULL : file_new(path);
     tn__reader_close(&file);
-    if (!f) {
-        mapping_release(m);
-        return NULL;
-    }
-    f->mapping = m;
-    f->lent = m ? m->data : NULL;
-    f->bytes = m ? m->bytes : 0;
-    return file_open(f);
-}
-
-bool tn__safetensors_mapped(const tn_safetensors *f) {
-    return f->mapping != NULL;
+    return file_begin(path, not_open, m ? m->data : NULL, m ? m->bytes : 0, m);
 }
 
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes) {
-    tn_safetensors *f = file_new(path);
-    if (!f) { return NULL; }
-    f->lent = data;
-    f->bytes = bytes;
-    return file_open(f);
+    return file_begin(path, not_open, data, bytes, NULL);
 }
 
 void tn_safetensors_close(tn_safetensors *f) {
@@ -449,6 +420,8 @@ void tn_safetensors_close(tn_safetensors *f) {
         free(f);
     }
 }
+
+/* ---- What is in it --------------------------------------------------------------------------- */
 
 int tn_safetensors_count(const tn_safetensors *f) {
     return f ? f->count : 0;
@@ -611,14 +584,10 @@ bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, cons
 
 /* Adds the file's bytes [from, to) to d. False after raising. */
 static bool digest_bytes(const tn_safetensors *f, tn__digest *d, size_t from, size_t to) {
-    if (f->lent) {
-        tn__digest_add(d, f->lent + from, to - from);
-        return true;
-    }
     char chunk[1 << 15];
     while (from < to) {
         size_t bytes = to - from < sizeof(chunk) ? to - from : sizeof(chunk);
-        if (!tn__reader_get(&f->file, from, chunk, bytes)) { return false; }
+        if (!read_bytes(f, from, chunk, bytes)) { return false; }
         tn__digest_add(d, chunk, bytes);
         from += bytes;
     }

@@ -57,7 +57,6 @@ const char *tn__safetensors_digest(const tn_safetensors *f);
  * until the last tensor read from them is gone. */
 tn_safetensors *tn__safetensors_over(const char *path, void *data, size_t bytes);
 
-bool tn__safetensors_mapped(const tn_safetensors *f);
 const char *tn__safetensors_path(const tn_safetensors *f);
 int64_t tn__safetensors_bytes(const tn_safetensors *f);            /* of the whole file */
 const tn__json *tn__safetensors_metadata(const tn_safetensors *f); /* NULL: none */

@@ -165,8 +165,8 @@ static bool sort_items(tn_safetensors_writer *w, const char *operation) {
     qsort(w->items, count, sizeof(item), compare_names);
     for (size_t i = 1; i < count; i++) {
         if (compare_names(&w->items[i - 1], &w->items[i]) == 0) {
-            tn__raise(TN_EVALUE, operation, "the name \"%s\" is used twice", w->items[i].name);
-            return false;
+            return tn__fail(TN_EVALUE, operation, "the name \"%s\" is used twice",
+                            w->items[i].name);
         }
     }
     qsort(w->items, count, sizeof(item), compare_items);
@@ -224,9 +224,8 @@ static bool make_header(tn__buffer *h, const tn_safetensors_writer *w, bool dige
     put_header(h, w, digest);
     tn__buffer_add(h, spaces, -h->bytes % 8);
     if (h->failed || h->bytes - 8 > TN__HEADER_MOST) {
-        tn__raise(h->failed ? TN_ENOMEM : TN_EVALUE, operation, "%s the header of %d tensors",
-                  h->failed ? "no memory for" : "more than 16 MiB for", w->items_count);
-        return false;
+        return tn__fail(h->failed ? TN_ENOMEM : TN_EVALUE, operation, "%s the header of %d tensors",
+                        h->failed ? "no memory for" : "more than 16 MiB for", w->items_count);
     }
     for (int i = 0; i < 8; i++) {
         h->at[i] = (char)((h->bytes - 8) >> (8 * i));
@@ -277,15 +276,11 @@ static bool put_all(const tn_safetensors_writer *w, tn__file *file, bool with_di
 /* False after raising. */
 static bool writer_ready(tn_safetensors_writer *w, const char *path, const char *operation) {
     if (tn__pending()) { return false; }
-    if (!w) {
-        tn__raise(TN_EVALUE, operation, "the writer is NULL");
-        return false;
-    }
+    if (!w) { return tn__fail(TN_EVALUE, operation, "the writer is NULL"); }
     if (!tn__alive_is(&writers, w, operation)) { return false; }
     if (w->refused[0]) {
-        tn__raise(TN_ESTATE, operation, "%s would lack \"%s\", which could not be added",
-                  path ? path : "the file", w->refused);
-        return false;
+        return tn__fail(TN_ESTATE, operation, "%s would lack \"%s\", which could not be added",
+                        path ? path : "the file", w->refused);
     }
     return sort_items(w, operation);
 }

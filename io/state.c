@@ -4,8 +4,8 @@
 #include "core/buffer.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/plain_text.h"
 #include "io/safetensors.h"
-#include "io/shown.h"
 #include "optim/average.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
@@ -169,19 +169,18 @@ static bool match_one(const tn__state *s, tn__state_item *item, const tn__source
     tn_dims shape;
     tn_dtype dtype;
     if (!from->find(item->name, &shape, &dtype, from->user)) {
-        tn__raise(TN_EMISMATCH, s->operation, "%s has no \"%s\"", from->path, item->name);
-        return false;
+        return tn__fail(TN_EMISMATCH, s->operation, "%s has no \"%s\"", from->path, item->name);
     }
     if (!tn_dims_equal(shape, item->layout.whole)) {
-        tn__raise(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s", from->path,
-                  item->name, tn__dims_text(shape), tn__dims_text(item->layout.whole));
-        return false;
+        return tn__fail(TN_ESHAPE, s->operation, "%s: \"%s\" is %s but the program's is %s",
+                        from->path, item->name, tn__dims_text(shape),
+                        tn__dims_text(item->layout.whole));
     }
     tn_tensor *source = from->get(item, from->user);
     if (!tn_is_inert(source) && tn_dtype_of(source) != wanted && !convert) {
-        tn__raise(TN_EDTYPE, s->operation, "%s: \"%s\" is %s but the program's is %s", from->path,
-                  item->name, tn_dtype_name(tn_dtype_of(source)), tn_dtype_name(wanted));
-        return false;
+        return tn__fail(TN_EDTYPE, s->operation, "%s: \"%s\" is %s but the program's is %s",
+                        from->path, item->name, tn_dtype_name(tn_dtype_of(source)),
+                        tn_dtype_name(wanted));
     }
     source = tn__state_cast(source, wanted, from->path, item->name, s->operation);
     if (tn__deferred(item->tensor)) {
@@ -219,9 +218,8 @@ bool tn__state_has_all(const tn__state *s, const tn__source *from) {
     for (int i = 0; i < from->count; i++) {
         const char *name = from->name(i, from->user);
         if (!tn__state_has(s, name)) {
-            tn__raise(TN_EMISMATCH, s->operation,
-                      "%s has \"%.200s\", which the program does not have", from->path, name);
-            return false;
+            return tn__fail(TN_EMISMATCH, s->operation,
+                            "%s has \"%.200s\", which the program does not have", from->path, name);
         }
     }
     return true;

@@ -48,9 +48,8 @@ const char *tn__lm_family_types(char *text, size_t size) {
 const tn__lm_family *tn__lm_family_of(void *module, const char *operation) {
     const tn_module *m = tn__module_of(module, operation);
     if (!m) { return NULL; }
-    for (int i = 0; m->state == TN__MODULE_ALIVE && i < FAMILIES; i++) {
-        if (strcmp(families[i]->kind, m->kind) == 0) { return families[i]; }
-    }
+    const tn__lm_family *family = tn__lm_family_kind(m->kind);
+    if (family && m->state == TN__MODULE_ALIVE) { return family; }
     tn__raise(TN_EVALUE, operation, "the module (%s) is not a complete language model", m->kind);
     return NULL;
 }

@@ -1,6 +1,8 @@
 #include "text/json.h"
 
+#include "core/error.h"
 #include "core/memory.h"
+#include "core/reader.h"
 #include "text/utf8.h"
 
 #include <string.h>
@@ -273,6 +275,23 @@ bool tn__json_read(tn__json_file *f, const char *text, size_t bytes) {
 
 bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes) {
     return read_whole(f, text, bytes, true);
+}
+
+bool tn__json_open(tn__json_file *f, const char *path, size_t most, const char *operation) {
+    size_t bytes;
+    char *text = tn__read_whole(path, &bytes, operation);
+    *f = (tn__json_file){0};
+    if (text && bytes > most) {
+        tn__raise(TN_EFORMAT, operation, "%s has %zu bytes (at most %zu)", path, bytes, most);
+    } else if (text && !tn__json_read_any(f, text, bytes)) {
+        tn__raise(f->wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: byte %zu: %s", path, f->at,
+                  f->wrong ? f->wrong : "no memory");
+    } else if (text && f->values->kind != TN__JSON_OBJECT) {
+        tn__raise(TN_EFORMAT, operation, "%s is not a JSON object", path);
+        tn__json_free(f);
+    }
+    free(text);
+    return !tn__pending();
 }
 
 void tn__json_free(tn__json_file *f) {

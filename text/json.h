@@ -45,6 +45,10 @@ bool tn__json_read(tn__json_file *f, const char *text, size_t bytes);
  * Python writes them: words, not numbers, so that a reader who wants a number refuses them. */
 bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes);
 
+/* Reads a file that is an object as JSON in the wild, of at most `most` bytes. False after raising;
+ * then there is nothing to free. */
+bool tn__json_open(tn__json_file *f, const char *path, size_t most, const char *operation);
+
 void tn__json_free(tn__json_file *f);
 
 /* The members of a list or an object, one after the other: first, then next, `count` times. */

@@ -259,7 +259,7 @@ static bool is_tokenizer(const char *name) {
 }
 
 static bool is_replaced(const char *name) {
-    return tn__is_token_shard(name) || strcmp(name, TN__TOKENS_JSON) == 0;
+    return tn__is_token_shard(name, ".bin") || strcmp(name, TN__TOKENS_JSON) == 0;
 }
 
 static bool are_apart(const command *c) {

@@ -11,12 +11,13 @@
 #include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
-#include "data/corpus/cut.h"
 #include "data/corpus/records.h"
 #include "data/corpus/sources.h"
 #include "data/lines.h"
 #include "tern/data.h"
 #include "text/json.h"
+#include "text/text.h"
+#include "text/utf8.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -57,13 +58,8 @@ tn_corpus_options tn_corpus_defaults(void) {
 
 /* Whether it ends so before .gz or .zst. */
 static bool is_named(const char *path, const char *ending) {
-    static const char *const packed[] = {".gz", ".zst"};
-    size_t bytes = strlen(path), more;
-    for (int i = 0; i < 2; i++) {
-        more = strlen(packed[i]);
-        bytes -= bytes >= more && memcmp(path + bytes - more, packed[i], more) == 0 ? more : 0;
-    }
-    more = strlen(ending);
+    size_t packed = tn__ends_with(path, ".gz") ? 3 : tn__ends_with(path, ".zst") ? 4 : 0;
+    size_t bytes = strlen(path) - packed, more = strlen(ending);
     return bytes >= more && memcmp(path + bytes - more, ending, more) == 0;
 }
 
@@ -178,6 +174,63 @@ static bool next_record(tn_corpus *c, tn_document *d) {
     return true;
 }
 
+/* ---- Where to cut -----------------------------------------------------------------------------
+ */
+
+/* Unicode's White_Space, which is \s in patterns. */
+static bool is_space(int32_t code) {
+    return (code >= 9 && code <= 13) || code == ' ' || code == 0x85 || code == 0xa0 ||
+           code == 0x1680 || (code >= 0x2000 && code <= 0x200a) || code == 0x2028 ||
+           code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
+}
+
+/* Whether the character that ends before `at` is not white space. */
+static bool is_word_before(const char *text, size_t at) {
+    for (size_t back = 1; back <= 4 && back <= at; back++) {
+        int32_t code = 0;
+        if (((unsigned char)text[at - back] & 0xc0) != 0x80) {
+            return tn__utf8_decode(text + at - back, back, &code) == (int)back && !is_space(code);
+        }
+    }
+    return false;
+}
+
+static bool is_word_after(const char *text, size_t bytes, size_t at) {
+    int32_t code = 0;
+    return tn__utf8_decode(text + at, bytes - at, &code) > 0 && !is_space(code);
+}
+
+/* Whether a word ends before at, 0 < at < bytes, and a space follows: it begins the next token in
+ * all patterns, whatever follows it. */
+static bool ends_word(const char *text, size_t at) {
+    return text[at] == ' ' && is_word_before(text, at);
+}
+
+/* Whether a line begins at `at`, after a single newline between two words: a token ends there,
+ * unless a '/' follows. (With two newlines, some patterns join the second to what follows and
+ * others do not.) */
+static bool begins_line(const char *text, size_t bytes, size_t at) {
+    return text[at - 1] == '\n' && text[at] != '/' && is_word_before(text, at - 1) &&
+           is_word_after(text, bytes, at);
+}
+
+/* The last such place in text[0 … bytes), at most `most` bytes in; 0: there is none. Some
+ * tokenizers put a space in front of a text that has none, so a line's beginning is the second
+ * choice. */
+static size_t last_cut(const char *text, size_t bytes, size_t most) {
+    size_t last = most < bytes ? most : bytes - 1, at = last;
+    while (at > 0 && !ends_word(text, at)) {
+        at--;
+    }
+    if (at == 0) {
+        at = last;
+        while (at > 0 && !begins_line(text, bytes, at)) {
+            at--;
+        }
+    }
+    return at;
+}
+
 /* ---- Plain text ------------------------------------------------------------------------------ */
 
 /* As C's isspace in the C locale. */
@@ -214,7 +267,7 @@ static bool find_piece(tn_corpus *c, piece *p) {
         size_t looked = there < most + split ? there : most + split;
         const char *found = split ? memmem(at, looked, c->split, split) : NULL;
         p->ends = found || (c->file.all_read && there <= most);
-        p->bytes = found ? (size_t)(found - at) : p->ends ? there : tn__last_cut(at, there, most);
+        p->bytes = found ? (size_t)(found - at) : p->ends ? there : last_cut(at, there, most);
         if (p->ends || p->bytes > 0) { return true; }
     }
     return tn__fail(

@@ -10,37 +10,33 @@
 #include <string.h>
 
 /* Reading a batch ends when so much has been read, whether it is wanted or not. */
-enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096 };
+enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096, BATCHES_A_THREAD = 4 };
 
 typedef struct slot {
-    bool ready;
     bool failed; /* then there is an error instead of a batch */
     tn_error_record error;
     tn__batch batch;
 } slot;
 
+/* Batches that are encoded together. */
+typedef struct round {
+    const tn__encoders *of;
+    slot *slots; /* [of->size] */
+    int count;   /* of batches */
+    int next;    /* to encode; atomic */
+    pthread_t *threads;
+    int running; /* threads */
+} round;
+
+/* While the caller takes what one round returned, and the next one is read, another is encoded. */
 struct tn__encoders {
     tn_corpus *corpus;
     tn__encoding how;
-    pthread_mutex_t reading; /* held by the one that reads, before `lock` */
-
-    pthread_mutex_t lock;
-    pthread_cond_t changed; /* a slot is ready, or one of these: */
-    int64_t read;           /* batches */
-    int64_t returned;       /* of them, that the caller is done with */
-    bool lent;              /* the caller has the next one after these */
-    bool all_read, stop;
-
-    pthread_t *threads;
-    int started;
-    int slots;
-    slot list[];
+    int size;     /* batches of a round */
+    int returned; /* of the first round */
+    bool all_read;
+    round rounds[2];
 };
-
-/* Of the i-th batch. */
-static slot *slot_of(tn__encoders *e, int64_t i) {
-    return &e->list[i % e->slots];
-}
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
@@ -86,34 +82,17 @@ static bool read_batch(tn__encoders *e, tn__batch *b) {
     return parts > 0 && !tn__pending();
 }
 
-/* Whether another batch is to be read; waits until there is a slot for it. */
-static bool may_read(tn__encoders *e) {
-    pthread_mutex_lock(&e->lock);
-    while (!e->stop && !e->all_read && e->read - e->returned == e->slots) {
-        pthread_cond_wait(&e->changed, &e->lock);
-    }
-    bool may = !e->stop && !e->all_read;
-    pthread_mutex_unlock(&e->lock);
-    return may;
-}
-
-/* Reads the next batch. NULL: there is none. */
-static slot *read_next(tn__encoders *e) {
-    slot *s = NULL;
-    pthread_mutex_lock(&e->reading);
-    if (may_read(e)) {
-        s = slot_of(e, e->read);
+static void read_round(tn__encoders *e, round *r) {
+    r->count = 0;
+    tn__quiet(1); /* an error is raised when its batch is due */
+    while (r->count < e->size && !e->all_read) {
+        slot *s = &r->slots[r->count];
         bool more = read_batch(e, &s->batch);
         s->failed = tn_error_take(&s->error);
-        pthread_mutex_lock(&e->lock);
         e->all_read = !more;
-        e->read += more || s->failed;
-        pthread_cond_broadcast(&e->changed);
-        pthread_mutex_unlock(&e->lock);
-        s = more || s->failed ? s : NULL;
+        r->count += more || s->failed;
     }
-    pthread_mutex_unlock(&e->reading);
-    return s;
+    tn__quiet(-1);
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
@@ -123,22 +102,16 @@ static bool encode_text(const tn__encoders *e, const tn__batch *b, size_t from, 
     return tn_tokenizer_encode(e->how.tokenizer, b->text + from, to - from, false, ids) == TN_OK;
 }
 
-static bool append_id(tn_ids *ids, int32_t id) {
-    if (!tn__ids_reserve(ids, 1)) { return false; }
-    ids->ids[ids->count++] = id;
-    return true;
-}
-
 /* A completion must be predicted from something: without a prompt, from the end token, with which a
  * model begins when it writes without a prompt. */
 static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, size_t from,
                         tn_ids *ids) {
     int64_t first = ids->count;
     bool done = encode_text(e, b, from, from + p->prompt_bytes, ids) &&
-                (ids->count > first || append_id(ids, e->how.eot));
+                (ids->count > first || tn__ids_append(ids, e->how.eot));
     p->prompt = ids->count - first;
     return done && encode_text(e, b, from + p->prompt_bytes, from + p->bytes, ids) &&
-           append_id(ids, e->how.eot);
+           tn__ids_append(ids, e->how.eot);
 }
 
 /* Adds to the error where the text comes from, which the tokenizer does not know. */
@@ -169,92 +142,87 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
     }
 }
 
-static void say_nothing(tn_status status, const char *message) {}
-
 static void *encoder_run(void *user) {
-    tn__encoders *e = user;
-    tn_on_error_thread(say_nothing); /* an error is raised when its batch is due */
-    for (slot *s; (s = read_next(e));) {
+    round *r = user;
+    tn__quiet(1);
+    for (int i; (i = __atomic_fetch_add(&r->next, 1, __ATOMIC_RELAXED)) < r->count;) {
+        slot *s = &r->slots[i];
         if (!s->failed) {
-            encode_batch(e, &s->batch);
+            encode_batch(r->of, &s->batch);
             s->failed = tn_error_take(&s->error);
         }
-        pthread_mutex_lock(&e->lock);
-        s->ready = true;
-        pthread_cond_broadcast(&e->changed);
-        pthread_mutex_unlock(&e->lock);
     }
+    tn__quiet(-1);
     return NULL;
 }
 
-/* ---- Returning batches ----------------------------------------------------------------------- */
-
-const tn__batch *tn__encoders_next(tn__encoders *e) {
-    pthread_mutex_lock(&e->lock);
-    if (e->lent) {
-        slot_of(e, e->returned++)->ready = e->lent = false;
-        pthread_cond_broadcast(&e->changed);
+/* Without a thread the caller encodes. */
+static void begin_round(round *r) {
+    r->next = r->running = 0;
+    while (r->running < r->of->how.threads && r->running < r->count &&
+           tn__thread_start(&r->threads[r->running], encoder_run, r) == 0) {
+        r->running++;
     }
-    slot *s = slot_of(e, e->returned);
-    while (!s->ready && !(e->all_read && e->returned == e->read)) {
-        pthread_cond_wait(&e->changed, &e->lock);
-    }
-    e->lent = s->ready;
-    pthread_mutex_unlock(&e->lock);
-    if (e->lent && s->failed) { tn_error_give(&s->error); }
-    return e->lent && !s->failed ? &s->batch : NULL;
+    if (!r->running) { encoder_run(r); }
 }
 
-/* ---- Life ------------------------------------------------------------------------------------ */
-
-static bool start_threads(tn__encoders *e, int threads) {
-    int failed = 0;
-    while (e->started < threads && !failed) {
-        failed = tn__thread_start(&e->threads[e->started], encoder_run, e);
-        e->started += !failed;
+static void end_round(round *r) {
+    for (; r->running > 0; r->running--) {
+        pthread_join(r->threads[r->running - 1], NULL);
     }
-    return !failed || tn__fail(TN_ENOMEM, "tokens", "thread %d of %d could not be started: %s",
-                               e->started + 1, threads, strerror(failed));
+}
+
+/* ---- Public ---------------------------------------------------------------------------------- */
+
+const tn__batch *tn__encoders_next(tn__encoders *e) {
+    round *first = &e->rounds[0], *second = &e->rounds[1];
+    if (e->returned == first->count) {
+        read_round(e, first);
+        end_round(second);
+        round read = *first;
+        *first = *second;
+        *second = read;
+        begin_round(second);
+        e->returned = 0;
+        if (first->count == 0) { return NULL; }
+    }
+    slot *s = &first->slots[e->returned++];
+    if (s->failed) { tn_error_give(&s->error); }
+    return s->failed ? NULL : &s->batch;
 }
 
 tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
-    int slots = 2 * how.threads + 1;
-    tn__encoders *e = tn__calloc_for(1, sizeof(*e) + (size_t)slots * sizeof(e->list[0]), "tokens");
-    if (e) { e->threads = tn__calloc_for((size_t)how.threads, sizeof(*e->threads), "tokens"); }
-    if (!e || !e->threads) {
-        free(e);
-        return NULL;
-    }
+    tn__encoders *e = tn__calloc_for(1, sizeof(*e), "tokens");
+    if (!e) { return NULL; }
     e->corpus = c;
     e->how = how;
-    e->slots = slots;
-    pthread_mutex_init(&e->reading, NULL);
-    pthread_mutex_init(&e->lock, NULL);
-    pthread_cond_init(&e->changed, NULL);
-    if (!start_threads(e, how.threads)) {
+    e->size = BATCHES_A_THREAD * how.threads;
+    for (int i = 0; i < 2; i++) {
+        e->rounds[i] =
+            (round){.of = e,
+                    .slots = tn__calloc_for((size_t)e->size, sizeof(slot), "tokens"),
+                    .threads = tn__calloc_for((size_t)how.threads, sizeof(pthread_t), "tokens")};
+    }
+    if (tn__pending()) {
         tn__encoders_end(e);
         return NULL;
     }
+    read_round(e, &e->rounds[1]);
+    begin_round(&e->rounds[1]);
     return e;
 }
 
 void tn__encoders_end(tn__encoders *e) {
-    if (!e) { return; }
-    pthread_mutex_lock(&e->lock);
-    e->stop = true;
-    pthread_cond_broadcast(&e->changed);
-    pthread_mutex_unlock(&e->lock);
-    for (int i = 0; i < e->started; i++) {
-        pthread_join(e->threads[i], NULL);
+    for (int k = 0; e && k < 2; k++) {
+        round *r = &e->rounds[k];
+        end_round(r);
+        for (int i = 0; r->slots && i < e->size; i++) {
+            free(r->slots[i].batch.parts);
+            free(r->slots[i].batch.text);
+            tn_ids_free(&r->slots[i].batch.ids);
+        }
+        free(r->slots);
+        free(r->threads);
     }
-    for (int i = 0; i < e->slots; i++) {
-        free(e->list[i].batch.parts);
-        free(e->list[i].batch.text);
-        tn_ids_free(&e->list[i].batch.ids);
-    }
-    pthread_cond_destroy(&e->changed);
-    pthread_mutex_destroy(&e->lock);
-    pthread_mutex_destroy(&e->reading);
-    free(e->threads);
     free(e);
 }

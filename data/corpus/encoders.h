@@ -1,8 +1,8 @@
 /* The documents of a corpus as ids, encoded by several threads and returned in order.
  *
- * A thread reads a batch of a few hundred kilobytes of text, while no other reads, and encodes it
- * while others do. The caller receives them in the order of their numbers, so the result
- * does not depend on the number of threads, and only a few batches are in memory.
+ * The caller's thread reads batches of a few hundred kilobytes of text, while others encode those
+ * before them, and receives them in the order of their numbers. So the result does not depend on
+ * the number of threads, and only a few batches of each are in memory.
  *
  * Texts that the caller does not want are read, since those after them follow from them, and left
  * out. */
@@ -44,7 +44,7 @@ typedef struct tn__encoding {
     int32_t eot; /* ends a pair */
     int threads;
     /* Says where a part goes, and returns whether it is wanted. Called for each in order, by the
-     * threads while no other reads. May raise. */
+     * caller's thread. May raise. */
     bool (*place)(void *user, tn__part *p);
     void *user;
 } tn__encoding;

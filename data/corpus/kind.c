@@ -2,6 +2,7 @@
 
 #include "data/shards.h"
 
+#include <endian.h>
 #include <string.h>
 
 typedef struct beginning {
@@ -80,18 +81,12 @@ static const mark *mark_of(const beginning *b) {
 
 /* ---- Kinds without one ----------------------------------------------------------------------- */
 
-static uint64_t number_at(const beginning *b, size_t at, int bytes, bool big_endian) {
-    uint64_t number = 0;
-    for (int i = 0; i < bytes; i++) {
-        number = number << 8 | b->at[at + (size_t)(big_endian ? i : bytes - 1 - i)];
-    }
-    return number;
-}
-
 /* The length of a header that is a JSON object, then the header. */
 static bool is_safetensors(const beginning *b) {
     if (b->bytes < 10 || b->at[8] != '{' || !memchr("\"} \n", b->at[9], 4)) { return false; }
-    uint64_t header = number_at(b, 0, 8, false);
+    uint64_t header;
+    memcpy(&header, b->at, sizeof(header));
+    header = le64toh(header);
     return header >= 2 && header <= b->size - 8;
 }
 
@@ -103,9 +98,9 @@ static bool is_idx(const beginning *b) {
     size_t head = 4 + 4 * (size_t)b->at[3];
     uint64_t elements = 1;
     for (size_t at = 4; at < head && head <= b->bytes; at += 4) {
-        if (__builtin_mul_overflow(elements, number_at(b, at, 4, true), &elements)) {
-            return false;
-        }
+        uint32_t size;
+        memcpy(&size, b->at + at, sizeof(size));
+        if (__builtin_mul_overflow(elements, be32toh(size), &elements)) { return false; }
     }
     return head <= b->bytes && elements == b->size - head;
 }

@@ -12,12 +12,14 @@
  * shards of two kinds, no matter when a run was killed.
  */
 #include "core/buffer.h"
+#include "core/digest.h"
 #include "core/error.h"
 #include "core/file.h"
 #include "core/folder.h"
 #include "core/memory.h"
 #include "core/philox.h"
 #include "data/corpus/encoders.h"
+#include "data/corpus/sources.h"
 #include "data/corpus/tokens.h"
 #include "data/corpus/tokens_json.h"
 #include "data/shards.h"
@@ -68,6 +70,41 @@ tn_tokens_options tn_tokens_defaults(void) {
                                .from_defaults = true};
 }
 
+/* ---- The fingerprint ------------------------------------------------------------------------- */
+
+static void put_option(tn__buffer *b, const char *name, const char *text) {
+    tn__buffer_format(b, "%s %d ", name, text != NULL);
+    tn__buffer_text(b, text ? text : "");
+    tn__buffer_text(b, "\n");
+}
+
+/* Makes m->of, a digest of all that the shards depend on. Texts are the same if their names, sizes
+ * and times are. False after raising. */
+static bool make_fingerprint(making *m) {
+    tn__buffer b = {.operation = "tokens"};
+    const tn_tokens_options *o = &m->options;
+    const tn_corpus_options *c = &o->corpus;
+    const tn__sources *texts = tn__corpus_sources(m->corpus);
+    tn__buffer_format(&b, "tern %d.%d.%d\n", TN_VERSION_MAJOR, TN_VERSION_MINOR, TN_VERSION_PATCH);
+    tn__buffer_format(&b, "eot %" PRId32 " val %a %" PRId64 " seed %" PRIu64, m->eot, o->val,
+                      o->val_documents, o->seed);
+    tn__buffer_format(&b, " shard %" PRId64 " pairs %d\n", o->shard_bytes, c->pairs);
+    put_option(&b, "key", c->key);
+    put_option(&b, "prompt", c->prompt);
+    put_option(&b, "completion", c->completion);
+    put_option(&b, "split", c->split);
+    for (int64_t i = 0; i < texts->count; i++) {
+        const tn__source_file *text = &texts->list[i];
+        tn__buffer_format(&b, "file %" PRId64 " %" PRId64 " ", text->bytes, text->time);
+        tn__buffer_text(&b, text->path);
+        tn__buffer_text(&b, "\n");
+    }
+    bool done = tn__tokenizer_put(&b, m->tokenizer) && !b.failed;
+    if (done) { tn__digest_of(b.at, b.bytes, m->of); }
+    tn__buffer_free(&b);
+    return done;
+}
+
 /* ---- Choosing pieces for validation ---------------------------------------------------------- */
 
 /* The first piece of group i. A group has 1 / share pieces, one of them for validation. */
@@ -108,7 +145,6 @@ static bool is_wanted(const making *m, int which, int64_t number) {
     return path && !there;
 }
 
-/* Called by the encoders, of which one reads at a time. */
 static bool place_part(void *user, tn__part *p) {
     making *m = user;
     p->split = split_of(m, p);
@@ -232,29 +268,17 @@ static bool count_all(making *m) {
 
 /* ---- The folder ------------------------------------------------------------------------------ */
 
-/* "train_000000.bin.tmp" too. */
-static bool is_ours(const char *name) {
-    char copy[64];
-    size_t bytes = strlen(name), more = strlen(".tmp");
-    if (bytes > more && bytes < sizeof(copy) && strcmp(name + bytes - more, ".tmp") == 0) {
-        memcpy(copy, name, bytes - more);
-        copy[bytes - more] = 0;
-        name = copy;
-    }
-    return tn__is_token_shard(name);
-}
-
 /* Whether this shard is one that this run would make. False also after raising. */
-static bool is_kept(const making *m, const char *name, const char *path) {
+static bool is_kept(const making *m, const char *path) {
     tn__shard_note note;
     int64_t tokens;
-    return m->goes_on && tn__is_token_shard(name) && tn__shard_look(path, &note, &tokens) &&
+    return m->goes_on && tn__shard_look(path, &note, &tokens) &&
            memcmp(note.of, m->of, sizeof(note.of)) == 0;
 }
 
 static bool refuse_shard(const char *name, void *user) {
     const making *m = user;
-    return !tn__is_token_shard(name) ||
+    return !tn__is_token_shard(name, ".bin") ||
            tn__fail(TN_ESTATE, "tokens",
                     "%s/%s is there, and " TN__TOKENS_JSON
                     ", which would say where it is from, is not: use another folder or --overwrite",
@@ -263,11 +287,11 @@ static bool refuse_shard(const char *name, void *user) {
 
 static bool keep_or_remove(const char *name, void *user) {
     making *m = user;
-    if (!is_ours(name)) { return true; }
+    bool whole = tn__is_token_shard(name, ".bin"); /* else another process may be writing it */
+    if (!whole && !tn__is_token_shard(name, ".bin.tmp")) { return true; }
     char *path = tn__folder_path(m->out, name, "tokens");
-    bool kept = path && is_kept(m, name, path);
+    bool kept = path && whole && is_kept(m, path);
     m->made.kept += kept;
-    bool whole = tn__is_token_shard(name); /* else another process may be writing it */
     if (path && !kept && !tn__pending() &&
         !(whole ? unlink(path) == 0 : tn__file_remove_stale(path))) {
         tn__raise(TN_EIO, "tokens", "%s cannot be removed: %s", path,
@@ -393,8 +417,7 @@ static bool begin_making(making *m, const char *const *paths, int count) {
     int threads = m->options.threads ? m->options.threads : tn_threads();
     bool first = m->ranks.rank == 0;
     if (!find_eot(m) || !(m->corpus = tn_corpus_open(paths, count, m->options.corpus)) ||
-        !tn__tokens_fingerprint(m->tokenizer, m->eot, &m->options, tn__corpus_sources(m->corpus),
-                                m->of) ||
+        !make_fingerprint(m) ||
         (first && (!tn__folder_make(m->out, "tokens") || !check_folder(m) || !take_folder(m))) ||
         !agree_on_ranks(m) || !open_writers(m)) {
         return false;

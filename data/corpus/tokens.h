@@ -4,8 +4,6 @@
 #ifndef TERN_DATA_CORPUS_TOKENS_H
 #define TERN_DATA_CORPUS_TOKENS_H
 
-#include "core/digest.h"
-#include "data/corpus/sources.h"
 #include "tern/tokenizer.h"
 
 /* The functions return false after raising. */
@@ -21,10 +19,5 @@ typedef struct tn__token_ranks {
 TN_API tn_status tn__tokens_make(const tn_tokenizer *t, const char *const *paths, int count,
                                  const char *out, tn_tokens_options options,
                                  const tn__token_ranks *r, tn_tokens_made *made);
-
-/* Writes a digest of all that the shards depend on: digits[TN__DIGEST_DIGITS + 1]. Texts are the
- * same if their names, sizes and times are. False after raising. */
-bool tn__tokens_fingerprint(const tn_tokenizer *t, int32_t eot, const tn_tokens_options *o,
-                            const tn__sources *texts, char *digits);
 
 #endif

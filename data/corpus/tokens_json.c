@@ -3,7 +3,6 @@
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "core/reader.h"
 #include "text/json.h"
 #include "text/json_write.h"
 #include "text/utf8.h"
@@ -13,14 +12,14 @@
 #include <string.h>
 #include <unistd.h>
 
-bool tn__is_token_shard(const char *name) {
+bool tn__is_token_shard(const char *name, const char *ending) {
     static const char *const splits[] = {"train_", "val_"};
     for (int i = 0; i < 2; i++) {
         size_t bytes = strlen(splits[i]);
         if (strncmp(name, splits[i], bytes) == 0) {
             const char *number = name + bytes;
             size_t digits = strspn(number, "0123456789");
-            return digits >= 6 && strcmp(number + digits, ".bin") == 0;
+            return digits >= 6 && strcmp(number + digits, ending) == 0;
         }
     }
     return false;
@@ -46,25 +45,14 @@ static tn__tokens_state state_of(const tn__json *whole, tn__tokens_told *told) {
 }
 
 static tn__tokens_state look_at(const char *path, tn__tokens_told *told, const char *operation) {
-    size_t bytes;
-    if (access(path, F_OK) != 0) { return TN__TOKENS_NONE; }
-    char *text = tn__read_whole(path, &bytes, operation);
-    if (!text) { return TN__TOKENS_ERROR; }
     tn__json_file json;
-    tn__tokens_state state = TN__TOKENS_ERROR;
-    if (tn__json_read_any(&json, text, bytes)) {
-        state = state_of(json.values, told);
-        tn__json_free(&json);
-        if (state == TN__TOKENS_NONE) {
-            tn__raise(TN_EFORMAT, operation, "%s is not what `tern tokens` writes", path);
-            state = TN__TOKENS_ERROR;
-        }
-    } else {
-        tn__raise(json.wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: %s, at byte %zu", path,
-                  json.wrong ? json.wrong : "no memory", json.at + 1);
-    }
-    free(text);
-    return state;
+    if (access(path, F_OK) != 0) { return TN__TOKENS_NONE; }
+    if (!tn__json_open(&json, path, SIZE_MAX, operation)) { return TN__TOKENS_ERROR; }
+    tn__tokens_state state = state_of(json.values, told);
+    tn__json_free(&json);
+    if (state != TN__TOKENS_NONE) { return state; }
+    tn__raise(TN_EFORMAT, operation, "%s is not what `tern tokens` writes", path);
+    return TN__TOKENS_ERROR;
 }
 
 tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, const char *operation) {
@@ -78,7 +66,7 @@ tn__tokens_state tn__tokens_look(const char *folder, tn__tokens_told *told, cons
 tn__tokens_state tn__tokens_beside(const char *shard, tn__tokens_told *told,
                                    const char *operation) {
     const char *slash = strrchr(shard, '/');
-    if (!tn__is_token_shard(slash ? slash + 1 : shard)) { return TN__TOKENS_NONE; }
+    if (!tn__is_token_shard(slash ? slash + 1 : shard, ".bin")) { return TN__TOKENS_NONE; }
     char *folder = tn__strdup_for(slash ? shard : ".", operation);
     if (!folder) { return TN__TOKENS_ERROR; }
     if (slash) { folder[slash - shard + (slash == shard)] = 0; }

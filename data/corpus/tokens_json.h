@@ -8,8 +8,8 @@
 
 #define TN__TOKENS_JSON "tokens.json"
 
-/* "train_000000.bin" and "val_000000.bin": the names that belong to it. */
-TN_API bool tn__is_token_shard(const char *name);
+/* "train_000000" and "val_000000" and this ending, ".bin": the names that belong to it. */
+TN_API bool tn__is_token_shard(const char *name, const char *ending);
 
 typedef enum tn__tokens_state {
     TN__TOKENS_NONE, /* there is no tokens.json */

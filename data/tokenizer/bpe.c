@@ -201,6 +201,12 @@ bool tn__ids_reserve(tn_ids *ids, int64_t more) {
     return tn__grow(&ids->ids, count, &ids->capacity, sizeof(*ids->ids), "tokenizer_encode");
 }
 
+bool tn__ids_append(tn_ids *ids, int32_t id) {
+    if (!tn__ids_reserve(ids, 1)) { return false; }
+    ids->ids[ids->count++] = id;
+    return true;
+}
+
 void tn_ids_free(tn_ids *ids) {
     if (ids) {
         free(ids->ids);

@@ -36,5 +36,6 @@ int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_sc
 
 /* Reserves memory for `more` ids. False after raising TN_ENOMEM. */
 bool tn__ids_reserve(tn_ids *ids, int64_t more);
+bool tn__ids_append(tn_ids *ids, int32_t id);
 
 #endif

@@ -5,7 +5,6 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_text.h"
 #include "data/tokenizer/byte_alphabet.h"
 #include "text/utf8.h"
 
@@ -13,14 +12,6 @@
 
 /* Ids may have gaps, but a number in a file cannot make this use much more memory than the file. */
 enum { HOLES_FOR_ALL = 65536, HOLES_A_TOKEN = 3 };
-
-tn__quoted tn__quote(const char *text, size_t bytes) {
-    tn__quoted q;
-    size_t most = sizeof(q.text) - 4, length = bytes < most ? bytes : most;
-    length = tn__plain_text(q.text, text, length);
-    memcpy(q.text + length, bytes > most ? "..." : "", bytes > most ? 4 : 1);
-    return q;
-}
 
 static bool raise_memory(const tn__build *b) {
     return tn__fail(TN_ENOMEM, b->operation, "%s: no memory", b->path);
@@ -35,18 +26,9 @@ bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
-static bool is_text(const char *text, size_t bytes) {
-    int used = bytes > 0;
-    int32_t code;
-    for (size_t at = 0; used && at < bytes; at += (size_t)used) {
-        used = tn__utf8_decode(text + at, bytes - at, &code);
-    }
-    return used > 0;
-}
-
 bool tn__build_token(tn__build *b, const char *text, size_t bytes, int64_t id,
                      tn__token_kind kind) {
-    if (kind != TN__TOKEN_BYTES && !is_text(text, bytes)) {
+    if (kind != TN__TOKEN_BYTES && (bytes == 0 || !tn__is_utf8(text))) {
         return tn__fail(TN_EFORMAT, b->operation,
                         "%s: \"%s\", a token that is found in text, is not UTF-8", b->path,
                         tn__quote(text, bytes).text);

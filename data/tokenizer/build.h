@@ -2,6 +2,7 @@
 #ifndef TERN_DATA_TOKENIZER_BUILD_H
 #define TERN_DATA_TOKENIZER_BUILD_H
 
+#include "core/plain_text.h"
 #include "data/tokenizer/tokenizer.h"
 
 /* How a token's bytes are written. */
@@ -29,12 +30,6 @@ typedef struct tn__build {
     tn_tokenizer *t;
     int32_t rank; /* of the next pair */
 } tn__build;
-
-/* Text from a file, short and plain enough for a message. */
-typedef struct tn__quoted {
-    char text[64];
-} tn__quoted;
-tn__quoted tn__quote(const char *text, size_t bytes);
 
 /* All of these return false after raising; call tn__build_end in any case. */
 bool tn__build_begin(tn__build *b, const char *operation, const char *path, tn__spelling spelling);

@@ -215,18 +215,6 @@ static void put_config(tn__buffer *to, const tn_tokenizer *t) {
     tn__buffer_text(to, "}\n");
 }
 
-static bool write_file(const tn__buffer *text, const char *folder, const char *name) {
-    tn__file f;
-    char *path = text->failed ? NULL : tn__folder_path(folder, name, OPERATION);
-    bool done = path && tn__file_begin(&f, path, OPERATION);
-    if (done) {
-        tn__file_put(&f, text->at, text->bytes);
-        done = tn__file_commit(&f) == TN_OK;
-    }
-    free(path);
-    return done;
-}
-
 tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
     if (tn__pending()) { return tn_error(); }
     if (!t || !folder) {
@@ -236,8 +224,8 @@ tn_status tn_tokenizer_save(const tn_tokenizer *t, const char *folder) {
     tn__buffer json = {.operation = OPERATION}, config = json;
     put_config(&config, t);
     bool done = tn__tokenizer_put(&json, t) && tn__folder_make(folder, OPERATION) &&
-                write_file(&json, folder, "tokenizer.json") &&
-                write_file(&config, folder, "tokenizer_config.json");
+                tn__file_write(&json, folder, "tokenizer.json", OPERATION) &&
+                tn__file_write(&config, folder, "tokenizer_config.json", OPERATION);
     tn__buffer_free(&json);
     tn__buffer_free(&config);
     return done ? TN_OK : tn_error();

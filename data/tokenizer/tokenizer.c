@@ -136,10 +136,8 @@ bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn_
 static bool put_piece(void *user, const char *text, size_t bytes) {
     encoder *e = user;
     const tn__text_entry *known = tn__text_find(&e->t->pieces, text, bytes);
-    if (!known) { return tn__encode_piece(e->t, text, bytes, &e->scratch, e->out); }
-    if (!tn__ids_reserve(e->out, 1)) { return false; }
-    e->out->ids[e->out->count++] = known->value;
-    return true;
+    return known ? tn__ids_append(e->out, known->value)
+                 : tn__encode_piece(e->t, text, bytes, &e->scratch, e->out);
 }
 
 /* Text between added tokens. */
@@ -171,8 +169,7 @@ static bool put_found(encoder *e, const char *text, size_t bytes, bool late, put
             at++;
             continue;
         }
-        if (!put(e, text + done, at - done) || !tn__ids_reserve(e->out, 1)) { return false; }
-        e->out->ids[e->out->count++] = id;
+        if (!put(e, text + done, at - done) || !tn__ids_append(e->out, id)) { return false; }
         at += e->t->tokens[id].bytes;
         done = at;
     }

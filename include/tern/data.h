@@ -313,7 +313,7 @@ typedef struct tn_document {
  * plain text, whose bytes are not checked; a UTF-8 byte order mark at the start is removed. All may
  * be compressed (.gz, .zst). Otherwise only a part of a file is in memory. A line has at most 64
  * MiB; a plain text is cut into pieces of 1 to 256 KiB where that does not change the tokens
- * (data/corpus/cut.c); there must be such a place every 64 MiB.
+ * (data/corpus/corpus.c); there must be such a place every 64 MiB.
  *
  * NULL after TN_EVALUE (a path says at which byte), TN_EIO. Used by one thread at a time. */
 TN_API tn_corpus *tn_corpus_open(const char *const *paths, int count, tn_corpus_options options);

@@ -33,10 +33,7 @@ tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
 bool tn__checkpoint_plan_make(tn__checkpoint_plan *p, tn_checkpoint *c, const tn__source *from,
                               bool parts, bool first, const char *operation) {
     p->state = (tn__state){.operation = operation, .loads = true, .parts = parts};
-    if (!c) {
-        tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
-        return false;
-    }
+    if (!c) { return tn__fail(TN_EVALUE, operation, "the checkpoint is NULL"); }
     return tn__metadata_read(&p->metadata, c, from->metadata, from->path, operation, first) &&
            tn__state_add(&p->state, c) && tn__state_match(&p->state, from, false);
 }

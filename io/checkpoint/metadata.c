@@ -21,10 +21,10 @@
 #include "io/checkpoint/metadata.h"
 
 #include "core/error.h"
+#include "core/plain_text.h"
 #include "data/collate.h"
 #include "data/identity.h"
 #include "data/sampler.h"
-#include "io/shown.h"
 #include "nn/describe.h"
 #include "optim/average.h"
 #include "tensor/tensor.h"
@@ -175,14 +175,6 @@ static void put_optim(tn__members *m, const tn_checkpoint *c) {
     tn__fields_put(m, c->optim->method->fields, c->optim->options, false);
 }
 
-static void put_scaler(tn__members *m, const tn_checkpoint *c) {
-    tn__fields_put(m, tn__scaler_fields, c->scaler, false);
-}
-
-static void put_plateau(tn__members *m, const tn_checkpoint *c) {
-    tn__fields_put(m, plateau_options_fields, c->plateau, false);
-}
-
 static void put_average(tn__members *m, const tn_checkpoint *c) {
     double decay = tn__average_decay(c->average);
     tn__fields_put(m, average_options_fields, &(average_options){decay < 0, decay}, false);
@@ -222,15 +214,16 @@ static void put_data(tn__members *m, const tn_checkpoint *c) {
 typedef struct part {
     const char *key;
     size_t member;
-    const tn_field *state; /* of a record */
+    const tn_field *state;   /* of a record */
+    const tn_field *options; /* of the member, or: */
     void (*put)(tn__members *m, const tn_checkpoint *c);
     const char *where; /* in messages about options; NULL: the optimiser's kind */
 } part;
 
 #define STATE(name) \
     { #name, offsetof(tn_checkpoint, name), .state = name##_fields }
-#define OPTIONS(key, name, put, where) \
-    { key, offsetof(tn_checkpoint, name), NULL, put, where }
+#define OPTIONS(key, name, fields, put, where) \
+    { key, offsetof(tn_checkpoint, name), NULL, fields, put, where }
 
 static const part all_parts[] = {
     STATE(optim),
@@ -239,15 +232,21 @@ static const part all_parts[] = {
     STATE(scaler),
     STATE(plateau),
     STATE(average),
-    OPTIONS("optim.options", optim, put_optim, NULL),
-    OPTIONS("schedule.options", schedule, put_schedule, "the schedule"),
-    OPTIONS("loader.options", loader, put_loader, "the loader"),
-    OPTIONS("loader.data", loader, put_data, "the data"),
-    OPTIONS("scaler.options", scaler, put_scaler, "the scaler"),
-    OPTIONS("plateau.options", plateau, put_plateau, "the plateau"),
-    OPTIONS("average.options", average, put_average, "the average"),
+    OPTIONS("optim.options", optim, NULL, put_optim, NULL),
+    OPTIONS("schedule.options", schedule, NULL, put_schedule, "the schedule"),
+    OPTIONS("loader.options", loader, NULL, put_loader, "the loader"),
+    OPTIONS("loader.data", loader, NULL, put_data, "the data"),
+    OPTIONS("scaler.options", scaler, tn__scaler_fields, NULL, "the scaler"),
+    OPTIONS("plateau.options", plateau, plateau_options_fields, NULL, "the plateau"),
+    OPTIONS("average.options", average, NULL, put_average, "the average"),
 };
 enum { PARTS = sizeof(all_parts) / sizeof(*all_parts) };
+
+static const void *member_of(const tn_checkpoint *c, const part *p) {
+    const void *at;
+    memcpy(&at, (const char *)c + p->member, sizeof(at));
+    return at;
+}
 
 /* The string, which the caller frees; NULL after raising. */
 static char *finish_text(tn__buffer *j) {
@@ -255,24 +254,16 @@ static char *finish_text(tn__buffer *j) {
     return j->at;
 }
 
-static char *words_text(const tn_field *fields, const void *at, const char *operation) {
-    tn__buffer j = {.operation = operation};
-    tn__fields_put_words(&j, fields, at);
-    return finish_text(&j);
-}
-
 static char *options_text(const part *o, const tn_checkpoint *c, const char *operation) {
     tn__buffer j = {.operation = operation};
     tn__members m = tn__members_begin(&j);
-    o->put(&m, c);
+    if (o->options) {
+        tn__fields_put(&m, o->options, member_of(c, o), false);
+    } else {
+        o->put(&m, c);
+    }
     tn__members_end(&m);
     return finish_text(&j);
-}
-
-static bool has_member(const tn_checkpoint *c, size_t member) {
-    const void *at;
-    memcpy(&at, (const char *)c + member, sizeof(at));
-    return at != NULL;
 }
 
 typedef struct group_key {
@@ -331,7 +322,9 @@ static bool put_text(const sink *s, const char *key, char *value) {
 }
 
 static bool put_words(const sink *s, const char *key, const tn_field *fields, const void *at) {
-    return put_text(s, key, words_text(fields, at, s->operation));
+    tn__buffer j = {.operation = s->operation};
+    tn__fields_put_words(&j, fields, at);
+    return put_text(s, key, finish_text(&j));
 }
 
 static bool put_groups(const sink *s, tn_optim *opt) {
@@ -339,10 +332,9 @@ static bool put_groups(const sink *s, tn_optim *opt) {
     for (int i = 0; done && i < tn_optim_groups(opt); i++) {
         const group g = {*tn_optim_group(opt, i), tn__optim_group_count(opt, i)};
         if (!isfinite(g.options.lr_scale) || !isfinite(g.options.weight_decay)) {
-            tn__raise(TN_EVALUE, s->operation,
-                      "group %d of the optimiser has lr scale %g and weight decay %g", i,
-                      g.options.lr_scale, g.options.weight_decay);
-            return false;
+            return tn__fail(TN_EVALUE, s->operation,
+                            "group %d of the optimiser has lr scale %g and weight decay %g", i,
+                            g.options.lr_scale, g.options.weight_decay);
         }
         done = put_words(s, key_of_group(i).at, group_fields, &g);
     }
@@ -358,7 +350,7 @@ static bool put_all(const sink *s, const tn_checkpoint *c) {
                 (!c->model || put_text(s, "model", tn__module_describe(c->model, s->operation))) &&
                 (!c->optim || put_groups(s, c->optim));
     for (const part *p = all_parts; done && p < all_parts + PARTS; p++) {
-        if (has_member(c, p->member)) {
+        if (member_of(c, p)) {
             done = p->state ? put_words(s, p->key, p->state, &now)
                             : put_text(s, p->key, options_text(p, c, s->operation));
         }
@@ -379,9 +371,8 @@ bool tn__metadata_write(const tn_checkpoint *c, const char *operation, tn__metad
 
 static bool refuse_text(const plan *p, const char *key) {
     const char *text = tn__json_text(p->metadata, key);
-    tn__raise(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
-              text ? text : "missing");
-    return false;
+    return tn__fail(TN_EFORMAT, p->operation, "%s: %s is \"%.80s\"", p->path, key,
+                    text ? text : "missing");
 }
 
 /* Fills *at from the values under a key. */
@@ -394,7 +385,7 @@ static bool read_words(const plan *p, const char *key, const tn_field *fields, v
 /* Raises unless the program's member and its key in the file are both present, or neither. */
 static bool check_presence(const plan *p, const part *of) {
     bool in_file = tn__json_text(p->metadata, of->key) != NULL;
-    bool wanted = has_member(p->checkpoint, of->member);
+    bool wanted = member_of(p->checkpoint, of) != NULL;
     if (in_file == wanted || (in_file && p->checkpoint->partial)) { return true; }
     return tn__fail(TN_EMISMATCH, p->operation, "%s has %s %.*s, but the program %s", p->path,
                     in_file ? "state of the" : "no state of a", (int)strcspn(of->key, "."), of->key,
@@ -405,8 +396,8 @@ static bool read_states(plan *p) {
     bool read = true;
     for (const part *s = all_parts; read && s < all_parts + PARTS; s++) {
         if (s->state) {
-            read = check_presence(p, s) && (!has_member(p->checkpoint, s->member) ||
-                                            read_words(p, s->key, s->state, &p->record));
+            read = check_presence(p, s) &&
+                   (!member_of(p->checkpoint, s) || read_words(p, s->key, s->state, &p->record));
         }
     }
     return read;
@@ -419,10 +410,9 @@ static bool read_group(const plan *p, int index, group *g) {
 static bool check_groups(plan *p) {
     tn_optim *opt = p->checkpoint->optim;
     if (p->record.groups != tn_optim_groups(opt)) {
-        tn__raise(TN_EMISMATCH, p->operation,
-                  "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path,
-                  p->record.groups, tn_optim_groups(opt));
-        return false;
+        return tn__fail(TN_EMISMATCH, p->operation,
+                        "%s: the optimiser had %" PRId64 " parameter groups but has %d", p->path,
+                        p->record.groups, tn_optim_groups(opt));
     }
     for (int i = 0; i < tn_optim_groups(opt); i++) {
         group g;
@@ -443,9 +433,8 @@ static bool check_optim(plan *p) {
     const char *theirs = tn__json_text(p->metadata, "optim.kind");
     if (!theirs) { return refuse_text(p, "optim.kind"); }
     if (strcmp(theirs, kind) != 0) {
-        tn__raise(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
-                  tn__show(theirs).text, kind);
-        return false;
+        return tn__fail(TN_EMISMATCH, p->operation, "%s: the optimiser was %s but is %s", p->path,
+                        tn__show(theirs).text, kind);
     }
     return check_groups(p);
 }
@@ -493,7 +482,7 @@ static bool compare_options(plan *p, const part *o) {
     const tn_checkpoint *c = p->checkpoint;
     if (!check_presence(p, o)) { return false; }
     bool skipped = o->put == put_data && p->differences.quiet;
-    if (!has_member(c, o->member) || skipped || has_grown(p, o)) { return !tn__pending(); }
+    if (!member_of(c, o) || skipped || has_grown(p, o)) { return !tn__pending(); }
     char *mine = options_text(o, c, p->operation);
     bool done =
         mine && tn__differ_options(&p->differences, o->where ? o->where : tn_optim_kind(c->optim),
@@ -540,10 +529,9 @@ static bool place_fits(plan *p) {
     if (overflow || done < 0) { return refuse_text(p, "loader"); }
     if (place->index >= batches && p->differences.count) { place->index = 0; }
     if (epochs && (done > epochs || (done == epochs && place->index > 0))) {
-        tn__raise(TN_EMISMATCH, p->operation,
-                  "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64, p->path,
-                  (uint64_t)done + 1, epochs);
-        return false;
+        return tn__fail(TN_EMISMATCH, p->operation,
+                        "%s: the loader had begun epoch %" PRIu64 " but ends after %" PRId64,
+                        p->path, (uint64_t)done + 1, epochs);
     }
     tn_loader_place end = {.epoch = place->epoch - 1, .index = batches};
     if (epochs && done == epochs && tn_loader_has(l, end)) {
@@ -572,12 +560,6 @@ static bool read_head(plan *p) {
     return read_words(p, "step", step_fields, &p->record) && (note_fits || refuse_text(p, "note"));
 }
 
-/* Changes nothing but *p. */
-static bool read_all(plan *p) {
-    return read_head(p) && read_states(p) && check_optim(p) && compare_all(p) && check_loader(p) &&
-           tn__differences_end(&p->differences) == TN_OK;
-}
-
 bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__json *metadata,
                        const char *path, const char *operation, bool first) {
     *p = (plan){.checkpoint = c,
@@ -590,7 +572,8 @@ bool tn__metadata_read(tn__metadata_plan *p, tn_checkpoint *c, const tn__json *m
                                 .warn = c->other_run,
                                 .quiet = !first}};
     tn__plain_numbers numbers = tn__plain_numbers_begin();
-    bool read = read_all(p);
+    bool read = read_head(p) && read_states(p) && check_optim(p) && compare_all(p) &&
+                check_loader(p) && tn__differences_end(&p->differences) == TN_OK;
     tn__plain_numbers_end(numbers);
     return read;
 }

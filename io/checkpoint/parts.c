@@ -63,20 +63,14 @@ static bool get_layout(const tn__json *object, const tn_dims *whole, tn_layout *
 
 /* ---- Reading an index ------------------------------------------------------------------------ */
 
-static bool index_bad(const tn__index *ix, const char *format, ...) TN_PRINTF(2, 3);
+TN_PRINTF(2, 3)
 static bool index_bad(const tn__index *ix, const char *format, ...) {
     char text[320];
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof(text), format, arguments);
     va_end(arguments);
-    tn__raise(TN_EFORMAT, ix->operation, "%s: %s", ix->path, text);
-    return false;
-}
-
-static bool no_memory(const tn__index *ix) {
-    tn__raise(TN_ENOMEM, ix->operation, "%s: no memory", ix->path);
-    return false;
+    return tn__fail(TN_EFORMAT, ix->operation, "%s: %s", ix->path, text);
 }
 
 /* Leaves the text unchanged. */
@@ -175,7 +169,7 @@ static bool read_all(tn__index *ix, const char *folder, char *text, size_t bytes
     if (!check_digest(ix, text, bytes)) { return false; }
     if (!tn__json_read(&ix->json, text, bytes)) {
         return ix->json.wrong ? index_bad(ix, "byte %zu: %s", ix->json.at, ix->json.wrong)
-                              : no_memory(ix);
+                              : tn__fail(TN_ENOMEM, ix->operation, "%s: no memory", ix->path);
     }
     const tn__json *all = ix->json.values;
     const char *format = tn__json_text(all, "format");
@@ -301,11 +295,10 @@ static bool open_piece(const tn__index_tensor *t, const tn__piece *piece) {
         !tn__safetensors_find_dtype(tn_safetensors_dtype(*open, t->name), &dtype) ||
         dtype != t->dtype ||
         !tn_dims_equal(tn_safetensors_shape(*open, t->name), TN_DIMS(piece->layout.length))) {
-        tn__raise(TN_EFORMAT, ix->operation,
-                  "%s does not have the piece of \"%.80s\" that " TN__INDEX_NAME
-                  " lists, or the piece has another dtype or size",
-                  path, t->name);
-        return false;
+        return tn__fail(TN_EFORMAT, ix->operation,
+                        "%s does not have the piece of \"%.80s\" that " TN__INDEX_NAME
+                        " lists, or the piece has another dtype or size",
+                        path, t->name);
     }
     return true;
 }
@@ -337,7 +330,7 @@ static bool take_piece(const tn__index_tensor *t, const share *s, int64_t n, cha
     char digits[TN__DIGEST_DIGITS + 1] = "";
     size_t size = tn_dtype_size(t->dtype);
     tn__digest *d = tn__digest_new(ix->operation);
-    bool read = d != NULL || no_memory(ix);
+    bool read = d != NULL;
     for (int64_t at = 0, next; read && at < piece->layout.length; at = next) {
         int64_t left = piece->layout.length - at, most = (int64_t)(CHUNK / size);
         next = at + (left < most ? left : most);
@@ -356,10 +349,9 @@ static bool take_piece(const tn__index_tensor *t, const share *s, int64_t n, cha
     if (read) { tn__digest_text(d, digits); }
     tn__digest_free(d);
     if (read && strcmp(digits, piece->digest) != 0) {
-        tn__raise(TN_EFORMAT, ix->operation,
-                  "%s: \"%.80s\" is damaged: its digest is %s but should be %s",
-                  ix->files[piece->file].path, t->name, digits, piece->digest);
-        return false;
+        return tn__fail(TN_EFORMAT, ix->operation,
+                        "%s: \"%.80s\" is damaged: its digest is %s but should be %s",
+                        ix->files[piece->file].path, t->name, digits, piece->digest);
     }
     return read;
 }

@@ -209,13 +209,12 @@ static bool look_at_elements(const head *h, size_t bytes, tn__npy_about *a, cons
     const char *order = strchr("<>|=", h->descr[0]) && h->descr[0] ? h->descr : "";
     const element *e = find_element(h->descr + (*order != 0));
     if (h->many) {
-        tn__raise(TN_EUNSUPPORTED, operation, "%s has more than %d dimensions", what, TN_MAX_DIMS);
-        return false;
+        return tn__fail(TN_EUNSUPPORTED, operation, "%s has more than %d dimensions", what,
+                        TN_MAX_DIMS);
     }
     if (!e) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "%s has elements of type \"%s\", which Tern does not have", what, h->descr);
-        return false;
+        return tn__fail(TN_EUNSUPPORTED, operation,
+                        "%s has elements of type \"%s\", which Tern does not have", what, h->descr);
     }
     size_t wanted = shape_bytes(h->dims, e->bytes);
     if (wanted != bytes) { return raise_length(wanted, bytes, what, operation); }
@@ -264,15 +263,14 @@ bool tn__npy_look(const unsigned char *at, size_t before, size_t all, tn__npy_ab
     head h = {.at = begin, .end = (const char *)at + before};
     if (!read_head(&h)) {
         if (h.records) {
-            tn__raise(TN_EUNSUPPORTED, operation,
-                      "%s has elements of several numbers (its descr is a list or a tuple), which "
-                      "Tern does not have",
-                      what);
-            return false;
+            return tn__fail(
+                TN_EUNSUPPORTED, operation,
+                "%s has elements of several numbers (its descr is a list or a tuple), which "
+                "Tern does not have",
+                what);
         }
-        tn__raise(TN_EFORMAT, operation, "%s: its header at byte %zu: %s", what,
-                  (size_t)(h.at - (const char *)at), h.wrong);
-        return false;
+        return tn__fail(TN_EFORMAT, operation, "%s: its header at byte %zu: %s", what,
+                        (size_t)(h.at - (const char *)at), h.wrong);
     }
     bool done = look_at_elements(&h, all - before, a, what, operation);
     a->begin = before;

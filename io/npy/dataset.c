@@ -64,11 +64,11 @@ static bool read_about(array *a) {
 static bool check_shape(array *a) {
     tn_dims dims = a->about.dims;
     if (dims.ndim == 0 || (a->about.fortran && dims.ndim > 1)) {
-        tn__raise(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s", a->path,
-                  dims.ndim ? "is stored column by column (fortran_order): its rows are not "
-                              "contiguous; numpy.ascontiguousarray makes them so"
-                            : "has no dimensions: the first should count the examples");
-        return false;
+        return tn__fail(dims.ndim ? TN_EUNSUPPORTED : TN_ESHAPE, a->reader.operation, "%s %s",
+                        a->path,
+                        dims.ndim ? "is stored column by column (fortran_order): its rows are not "
+                                    "contiguous; numpy.ascontiguousarray makes them so"
+                                  : "has no dimensions: the first should count the examples");
     }
     a->rows = dims.size[0];
     a->elements = (size_t)tn_dims_count(tn_dims_from(dims.ndim - 1, dims.size + 1));
@@ -110,20 +110,10 @@ static tn_status npy_get(tn_dataset *self, tn_example e, void *x, void *y) {
     return done ? TN_OK : tn_error();
 }
 
-/* The file's beginning, its end, and evenly spaced pages between; all of a small file. */
 static bool digest_array(tn__digest *digest, const array *a) {
-    enum { PAGE = 4096, PAGES = 64 };
-    unsigned char page[PAGE];
-    size_t all = a->reader.bytes, there = (all + PAGE - 1) / PAGE;
-    size_t pages = there < PAGES ? there : PAGES;
-    tn__digest_add(digest, &all, sizeof(all));
-    for (size_t i = 0; i < pages; i++) {
-        size_t at = (pages > 1 ? (there - 1) * i / (pages - 1) : 0) * PAGE;
-        size_t bytes = all - at < PAGE ? all - at : PAGE;
-        if (!tn__reader_get(&a->reader, at, page, bytes)) { return false; }
-        tn__digest_add(digest, page, bytes);
-    }
-    return true;
+    enum { PAGES = 64 };
+    tn__digest_add(digest, &a->reader.bytes, sizeof(a->reader.bytes));
+    return tn__reader_digest(&a->reader, 0, a->reader.bytes, PAGES, digest);
 }
 
 static tn_status npy_digest(tn_dataset *self, char text[33]) {
@@ -157,9 +147,8 @@ static tn_dims row_dims(const array *a) {
 static bool open_arrays(npy *d, const char *x_path, const char *y_path) {
     if (!open_array(&d->x, x_path) || (y_path && !open_array(&d->y, y_path))) { return false; }
     if (y_path && d->x.rows != d->y.rows) {
-        tn__raise(TN_ESHAPE, "npy_dataset", "%s has %lld rows but %s has %lld", d->x.path,
-                  (long long)d->x.rows, d->y.path, (long long)d->y.rows);
-        return false;
+        return tn__fail(TN_ESHAPE, "npy_dataset", "%s has %lld rows but %s has %lld", d->x.path,
+                        (long long)d->x.rows, d->y.path, (long long)d->y.rows);
     }
     return true;
 }

@@ -13,10 +13,9 @@
 #include <string.h>
 
 static bool refuse_value(const tn__onnx_value *v, const char *what) {
-    tn__raise(TN_EUNSUPPORTED, "onnx_export",
-              "%s depends on the batch: %s (for one batch size, export without batch_inputs)",
-              v->name, what);
-    return false;
+    return tn__fail(TN_EUNSUPPORTED, "onnx_export",
+                    "%s depends on the batch: %s (for one batch size, export without batch_inputs)",
+                    v->name, what);
 }
 
 /* Whether the traces have the same operations in the same order. */
@@ -24,16 +23,14 @@ static bool same_nodes(tn__onnx *a, tn__onnx *b) {
     tn__onnx_close(a);
     tn__onnx_close(b);
     if (a->nodes.failed || b->nodes.failed) {
-        tn__raise(TN_ENOMEM, "onnx_export", "no memory for the graph");
-        return false;
+        return tn__fail(TN_ENOMEM, "onnx_export", "no memory for the graph");
     }
     if (a->count == b->count && a->nodes.bytes == b->nodes.bytes &&
         memcmp(a->nodes.at, b->nodes.at, a->nodes.bytes) == 0) {
         return true;
     }
-    tn__raise(TN_EUNSUPPORTED, "onnx_export",
-              "the operations, or their arguments, depend on the size of the batch");
-    return false;
+    return tn__fail(TN_EUNSUPPORTED, "onnx_export",
+                    "the operations, or their arguments, depend on the size of the batch");
 }
 
 /* Marks the dimensions of an input or output whose sizes differ. */

@@ -62,10 +62,10 @@ static bool check_unchanged(const tn__onnx *g) {
     for (int i = 0; i < g->count; i++) {
         const tn__onnx_value *v = &g->values[i];
         if (is_initializer(v) && v->tensor->version->value != v->version) {
-            tn__raise(TN_EUNSUPPORTED, "onnx_export",
-                      "%s %s was changed in place after it was used, which ONNX cannot express",
-                      v->name, tn_shape_text(v->tensor));
-            return false;
+            return tn__fail(
+                TN_EUNSUPPORTED, "onnx_export",
+                "%s %s was changed in place after it was used, which ONNX cannot express", v->name,
+                tn_shape_text(v->tensor));
         }
     }
     return true;

@@ -143,38 +143,42 @@ void tn__onnx_close(tn__onnx *g) {
     }
 }
 
-int tn__onnx_node(tn__onnx *g, const char *type, const int *inputs, int n) {
+/* Adds an output to the open node. name: as in tn__onnx_value_add. */
+static int add_output(tn__onnx *g, const char *name) {
+    int value = tn__onnx_value_add(g, TN__ONNX_RESULT, NULL, name);
+    if (value > 0) { tn__message_text(&g->node, NODE_OUTPUT, g->values[value - 1].name); }
+    return value;
+}
+
+int tn__onnx_output(tn__onnx *g) {
+    return add_output(g, NULL);
+}
+
+/* name: of the output; then the node has none. */
+static int add_node(tn__onnx *g, const char *type, const int *inputs, int n, const char *name) {
     tn__onnx_close(g);
     g->open = true;
     while (n > 0 && inputs[n - 1] == 0) {
         n--;
     }
     for (int i = 0; i < n; i++) {
-        const char *name = inputs[i] > 0 && !tn__pending() ? g->values[inputs[i] - 1].name : "";
-        tn__message_text(&g->node, NODE_INPUT, name);
+        const char *input = inputs[i] > 0 && !tn__pending() ? g->values[inputs[i] - 1].name : "";
+        tn__message_text(&g->node, NODE_INPUT, input);
     }
-    int value = tn__onnx_output(g);
-    if (value > 0) { tn__message_text(&g->node, NODE_NAME, g->values[value - 1].name); }
+    int value = add_output(g, name);
+    if (value > 0 && !name) { tn__message_text(&g->node, NODE_NAME, g->values[value - 1].name); }
     tn__message_text(&g->node, NODE_TYPE, type);
     return value;
 }
 
-int tn__onnx_output(tn__onnx *g) {
-    int value = tn__onnx_value_add(g, TN__ONNX_RESULT, NULL, NULL);
-    if (value > 0) { tn__message_text(&g->node, NODE_OUTPUT, g->values[value - 1].name); }
-    return value;
+int tn__onnx_node(tn__onnx *g, const char *type, const int *inputs, int n) {
+    return add_node(g, type, inputs, n, NULL);
 }
 
 int tn__onnx_named(tn__onnx *g, int value, const char *name) {
     if (tn__pending()) { return 0; }
-    tn__onnx_close(g);
-    g->open = true;
     g->values[value - 1].used = true;
-    tn__message_text(&g->node, NODE_INPUT, g->values[value - 1].name);
-    int named = tn__onnx_value_add(g, TN__ONNX_RESULT, NULL, name);
-    tn__message_text(&g->node, NODE_OUTPUT, name);
-    tn__message_text(&g->node, NODE_TYPE, "Identity");
-    return named;
+    return add_node(g, "Identity", &value, 1, name);
 }
 
 static void put_attribute(tn__onnx *g, const char *name, int type, tn__buffer *value) {
@@ -195,16 +199,10 @@ void tn__onnx_float(tn__onnx *g, const char *name, double value) {
     put_attribute(g, name, TYPE_FLOAT, &m);
 }
 
-void tn__onnx_text(tn__onnx *g, const char *name, const char *value) {
+void tn__onnx_text(tn__onnx *g, const char *name, const char *value, bool list) {
     tn__buffer m = {0};
-    tn__message_text(&m, ATTRIBUTE_TEXT, value);
-    put_attribute(g, name, TYPE_TEXT, &m);
-}
-
-void tn__onnx_texts(tn__onnx *g, const char *name, const char *value) {
-    tn__buffer m = {0};
-    tn__message_text(&m, ATTRIBUTE_TEXTS, value);
-    put_attribute(g, name, TYPE_TEXTS, &m);
+    tn__message_text(&m, list ? ATTRIBUTE_TEXTS : ATTRIBUTE_TEXT, value);
+    put_attribute(g, name, list ? TYPE_TEXTS : TYPE_TEXT, &m);
 }
 
 void tn__onnx_ints(tn__onnx *g, const char *name, const int64_t *values, int n) {

@@ -93,8 +93,7 @@ int tn__onnx_node(tn__onnx *g, const char *type, const int *inputs, int n);
 int tn__onnx_output(tn__onnx *g);
 void tn__onnx_int(tn__onnx *g, const char *name, int64_t value);
 void tn__onnx_float(tn__onnx *g, const char *name, double value);
-void tn__onnx_text(tn__onnx *g, const char *name, const char *value);
-void tn__onnx_texts(tn__onnx *g, const char *name, const char *value); /* a list of one */
+void tn__onnx_text(tn__onnx *g, const char *name, const char *value, bool list); /* of one */
 void tn__onnx_ints(tn__onnx *g, const char *name, const int64_t *values, int n);
 /* An output of the graph, with this name: a node that copies the value. */
 int tn__onnx_named(tn__onnx *g, int value, const char *name);

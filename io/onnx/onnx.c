@@ -68,11 +68,11 @@ static bool refuse_change(tn__tracer *tracer, const tn_tensor *y, const char *op
     int value = tn__onnx_known(g, y);
     tn__onnx_kind kind = value > 0 ? g->values[value - 1].kind : TN__ONNX_CONSTANT;
     if (kind == TN__ONNX_INPUT || kind == TN__ONNX_RESULT || tn__onnx_hidden(g, y)) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "a tensor is changed in place by %s, which depends on the inputs: ONNX cannot "
-                  "express that",
-                  tn_shape_text(y));
-        return false;
+        return tn__fail(
+            TN_EUNSUPPORTED, operation,
+            "a tensor is changed in place by %s, which depends on the inputs: ONNX cannot "
+            "express that",
+            tn_shape_text(y));
     }
     return true;
 }
@@ -93,15 +93,13 @@ static const char *name_of(const char *const *given, const char *what, int i, in
 /* False after raising. */
 static bool name_fits(const tn__onnx *g, const char *name, const char *what, int i) {
     if (!name || !*name || *name == '/') {
-        tn__raise(TN_EVALUE, "onnx_export", "the name of %s %d is %s", what, i,
-                  name && *name ? "one that begins with '/'" : "empty");
-        return false;
+        return tn__fail(TN_EVALUE, "onnx_export", "the name of %s %d is %s", what, i,
+                        name && *name ? "one that begins with '/'" : "empty");
     }
     for (int k = 0; k < g->count; k++) {
         if (strcmp(g->values[k].name, name) == 0) {
-            tn__raise(TN_EVALUE, "onnx_export", "%s %d is called %s, like something else", what, i,
-                      name);
-            return false;
+            return tn__fail(TN_EVALUE, "onnx_export", "%s %d is called %s, like something else",
+                            what, i, name);
         }
     }
     return true;

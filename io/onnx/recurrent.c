@@ -57,11 +57,11 @@ static int state_input(tn__onnx *g, const tn_op_call *c, int i, int axis) {
 
 static void direction_attributes(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_int(g, "hidden_size", tn_size(c->in[TN__RNN_W_HH], 1));
-    if (tn__arg_whole(c, "reverse")) { tn__onnx_text(g, "direction", "reverse"); }
+    if (tn__arg_whole(c, "reverse")) { tn__onnx_text(g, "direction", "reverse", false); }
     if (strcmp(type, "GRU") == 0) {
         tn__onnx_int(g, "linear_before_reset", 1); /* the reset gate is where PyTorch's is */
     } else if (strcmp(type, "RNN") == 0 && tn__arg_whole(c, "relu")) {
-        tn__onnx_texts(g, "activations", "Relu");
+        tn__onnx_text(g, "activations", "Relu", true);
     }
 }
 

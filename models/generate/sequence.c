@@ -9,6 +9,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/tokenizer/bpe.h"
 
 #include <string.h>
 
@@ -82,15 +83,6 @@ static size_t held_back(const tn_generated *made, const tn_generate_options *o) 
 
 /* ---- Tokens ---------------------------------------------------------------------------------- */
 
-static tn_status add_token(tn_ids *tokens, int32_t token) {
-    if (!tn__grow(&tokens->ids, tokens->count + 1, &tokens->capacity, sizeof(*tokens->ids),
-                  operation)) {
-        return TN_ENOMEM;
-    }
-    tokens->ids[tokens->count++] = token;
-    return TN_OK;
-}
-
 static bool is_stop_token(int32_t token, const tn_generate_options *o) {
     for (int i = 0; i < o->stop_token_count; i++) {
         if (o->stop_tokens[i] == token) { return true; }
@@ -143,7 +135,7 @@ static tn_status tell_token(tn__sequence *s, int32_t token, const tn_generate_op
 
 tn_status tn__sequence_append(tn__sequence *s, int32_t token, const tn_generate_options *o) {
     meet_token(s, token);
-    if (add_token(&s->made.tokens, token) != TN_OK || take_token(s, token, o) != TN_OK) {
+    if (!tn__ids_append(&s->made.tokens, token) || take_token(s, token, o) != TN_OK) {
         return tn_error();
     }
     return o->on_token ? tell_token(s, token, o) : TN_OK;

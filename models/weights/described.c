@@ -3,7 +3,7 @@
 #include "models/weights/described.h"
 
 #include "core/error.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "nn/describe.h"
 #include "nn/module.h"
 #include "tensor/fields.h"

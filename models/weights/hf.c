@@ -3,8 +3,8 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "core/plain_text.h"
 #include "io/module.h"
-#include "io/shown.h"
 #include "nn/describe.h"
 #include "nn/module.h"
 #include "tensor/recipe.h"
@@ -130,12 +130,6 @@ static bool make_zeros(void *m) {
     return !tn__pending();
 }
 
-/* Gives m, which has no elements yet, the form of a model that was quantised. False after
- * raising. */
-static bool make_bytes(void *m) {
-    return make_zeros(m) && tn_quantize(m) == TN_OK;
-}
-
 /* Fills m, zeros for a model of its family. False after raising. */
 static bool load_model(loading *s, tn_module *m, tn_lm_load_options options) {
     tn_dtype dtype = options.dtype;
@@ -144,9 +138,8 @@ static bool load_model(loading *s, tn_module *m, tn_lm_load_options options) {
     }
     bool bytes = are_bytes(&s->plan.weights), waits = tn__deferring && !bytes;
     if (waits) { return make_zeros(m); }
-    if ((bytes && !make_bytes(m)) || !tn__hf_plan_make(&s->plan, s->family->hf, m)) {
-        return false;
-    }
+    if (bytes && !(make_zeros(m) && tn_quantize(m) == TN_OK)) { return false; }
+    if (!tn__hf_plan_make(&s->plan, s->family->hf, m)) { return false; }
     tn__hf_plan_apply(&s->plan);
     return true;
 }
@@ -163,32 +156,21 @@ tn_module *tn_lm_load(const char *folder, tn_lm_load_options options) {
     return keep_model(m, loaded);
 }
 
-/* The config's model, in m, which is zeros. False after raising. */
-static bool init_model(const tn__lm_family *family, tn__hf_config *c, tn_module *m) {
-    enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
-    if (c->dropout != 0 && !family->hf->dropout) {
-        tn__raise(TN_EUNSUPPORTED, c->operation, "dropout %g, but a %s has none: must be 0",
-                  c->dropout, family->kind);
-        return false;
-    }
-    return family->hf->init(m, c, TN_F32, MOST_TENSORS);
-}
-
-/* NULL after raising. */
-static tn_module *new_model(tn__hf_config *c) {
-    const tn__lm_family *family = family_of_config(c);
-    tn_module *m = family && check_config(c) ? tn__layer_alloc(family->bytes) : NULL;
-    return keep_model(m, m && init_model(family, c, m));
-}
-
 tn_module *tn_lm_new(const char *folder, double dropout) {
+    enum { MOST_TENSORS = 1 << 16 }; /* no weights are here to say how many there are */
     tn__hf_config c;
     char *at = tn__pending() ? NULL : tn__hf_model_folder(folder, "lm_new");
     bool opened = at && tn__hf_config_open(&c, at, "config.json", "lm_new");
     free(at);
     if (!opened) { return NULL; }
     c.dropout = dropout;
-    tn_module *m = new_model(&c);
+    const tn__lm_family *family = family_of_config(&c);
+    if (family && check_config(&c) && dropout != 0 && !family->hf->dropout) {
+        tn__raise(TN_EUNSUPPORTED, "lm_new", "dropout %g, but a %s has none: must be 0", dropout,
+                  family->kind);
+    }
+    tn_module *m = family && !tn__pending() ? tn__layer_alloc(family->bytes) : NULL;
+    m = keep_model(m, m && family->hf->init(m, &c, TN_F32, MOST_TENSORS));
     tn__hf_config_free(&c);
     return m;
 }

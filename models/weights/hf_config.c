@@ -3,9 +3,8 @@
 
 #include "core/error.h"
 #include "core/folder.h"
-#include "core/reader.h"
+#include "core/plain_text.h"
 #include "text/plain_numbers.h"
-#include "io/shown.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -16,28 +15,11 @@ enum { CONFIG_MOST = 1 << 20 }; /* bytes; usually some hundreds */
 
 /* ---- The file -------------------------------------------------------------------------------- */
 
-bool tn__hf_json_read(tn__json_file *f, const char *path, size_t most, const char *operation) {
-    size_t bytes;
-    char *text = tn__read_whole(path, &bytes, operation);
-    *f = (tn__json_file){0};
-    if (text && bytes > most) {
-        tn__raise(TN_EFORMAT, operation, "%s has %zu bytes (at most %zu)", path, bytes, most);
-    } else if (text && !tn__json_read_any(f, text, bytes)) {
-        tn__raise(f->wrong ? TN_EFORMAT : TN_ENOMEM, operation, "%s: byte %zu: %s", path, f->at,
-                  f->wrong ? f->wrong : "no memory");
-    } else if (text && f->values->kind != TN__JSON_OBJECT) {
-        tn__raise(TN_EFORMAT, operation, "%s is not a JSON object", path);
-        tn__json_free(f);
-    }
-    free(text);
-    return !tn__pending();
-}
-
 bool tn__hf_config_open(tn__hf_config *c, const char *folder, const char *file,
                         const char *operation) {
     *c = (tn__hf_config){.operation = operation};
     c->path = tn__pending() ? NULL : tn__folder_path(folder, file, operation);
-    if (!c->path || !tn__hf_json_read(&c->json, c->path, CONFIG_MOST, operation)) {
+    if (!c->path || !tn__json_open(&c->json, c->path, CONFIG_MOST, operation)) {
         free(c->path);
         return false;
     }
@@ -52,8 +34,8 @@ void tn__hf_config_free(tn__hf_config *c) {
 
 /* ---- One value ------------------------------------------------------------------------------- */
 
-static tn__shown show_value(const tn__json *value) {
-    tn__shown s;
+static tn__quoted show_value(const tn__json *value) {
+    tn__quoted s;
     if (value->kind == TN__JSON_LIST || value->kind == TN__JSON_OBJECT) {
         snprintf(s.text, sizeof(s.text), "%s of %u",
                  value->kind == TN__JSON_LIST ? "a list" : "an object", value->count);

@@ -9,10 +9,6 @@
 #include "tern/models.h"
 #include "text/json.h"
 
-/* Reads a file that is a JSON object of at most `most` bytes. False after raising; then there is
- * nothing to free. */
-bool tn__hf_json_read(tn__json_file *f, const char *path, size_t most, const char *operation);
-
 typedef struct tn__hf_config {
     char *path; /* of the file, for messages */
     const char *operation;

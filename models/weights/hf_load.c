@@ -9,7 +9,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "nn/layout.h"
 #include "nn/module.h"
 #include "ops/deferred.h"
@@ -222,7 +222,7 @@ static tn_tensor *view_item(const tn__hf_plan *p, const tn__state_item *item) {
     const tn_safetensors *f = tn__hf_weights_find(&p->weights, name_of(p, item->name, name));
     tn_dtype dtype;
     tn__safetensors_find_dtype(tn_safetensors_dtype(f, name), &dtype);
-    if (!tn__safetensors_mapped(f) || dtype != tn_dtype_of(t) || is_transposed(p, item->name) ||
+    if (!p->weights.mapped || dtype != tn_dtype_of(t) || is_transposed(p, item->name) ||
         item->layout.dim >= 0 || item->layout.length != tn_dims_count(item->layout.whole) ||
         !tn__defer_covers(t) || !tn__same_device(tn_device_of(t), tn_cpu())) {
         return NULL;

@@ -185,18 +185,6 @@ static bool write_part(saver *s, int part) {
     return status == TN_OK;
 }
 
-static bool write_text(const saver *s, const char *name, const tn__buffer *j) {
-    tn__file f;
-    char *path = j->failed ? NULL : tn__folder_path(s->staging, name, s->operation);
-    if (path && tn__file_begin(&f, path, s->operation)) {
-        tn__file_put(&f, j->at, j->bytes);
-        tn_status status = tn__file_commit(&f);
-        (void)status; /* pending */
-    }
-    free(path);
-    return !tn__pending();
-}
-
 static bool write_index(const saver *s) {
     tn__buffer j = {.operation = s->operation};
     char name[FILE_NAME_SIZE];
@@ -210,7 +198,7 @@ static bool write_index(const saver *s) {
         tn__buffer_format(&j, ": \"%s\"%s\n", name, i + 1 < s->count ? "," : "");
     }
     tn__buffer_text(&j, "  }\n}\n");
-    bool written = write_text(s, TN__HF_INDEX, &j);
+    bool written = tn__file_write(&j, s->staging, TN__HF_INDEX, s->operation);
     tn__buffer_free(&j);
     return written;
 }
@@ -267,12 +255,10 @@ static bool make_config(const saver *s, tn__buffer *j) {
 /* ---- All of it ------------------------------------------------------------------------------- */
 
 static bool check_words(const saver *s) {
-    bool there = !s->options.tokenizer || tn__folder_has(s->options.tokenizer, ".");
-    if (!there) {
-        tn__raise(TN_EIO, s->operation, "%s: %s (options.tokenizer is a folder)",
-                  s->options.tokenizer, strerror(errno));
-    }
-    return there;
+    const char *folder = s->options.tokenizer;
+    return !folder || tn__folder_has(folder, ".") ||
+           tn__fail(TN_EIO, s->operation, "%s: %s (options.tokenizer is a folder)", folder,
+                    strerror(errno));
 }
 
 static bool copy_words(const saver *s) {
@@ -286,7 +272,8 @@ static void save_rest(saver *s) {
     tn__buffer j = {.operation = s->operation};
     if (tn__hf_finish(s->folder, s->operation) && make_config(s, &j) &&
         tn__folder_remove(s->staging, s->operation) && tn__folder_make(s->staging, s->operation) &&
-        copy_words(s) && write_weights(s) && write_text(s, "config.json", &j)) {
+        copy_words(s) && write_weights(s) &&
+        tn__file_write(&j, s->staging, "config.json", s->operation)) {
         tn__hf_place(s->folder, s->operation);
     }
     tn__buffer_free(&j);

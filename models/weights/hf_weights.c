@@ -4,7 +4,7 @@
 #include "core/error.h"
 #include "core/folder.h"
 #include "core/memory.h"
-#include "io/shown.h"
+#include "core/plain_text.h"
 #include "models/weights/hf_config.h"
 
 #include <stdio.h>
@@ -15,13 +15,8 @@ enum { INDEX_MOST = 64 << 20 }; /* bytes: for 100000 tensors it is about 8 MiB *
 
 /* ---- Files ----------------------------------------------------------------------------------- */
 
-static bool no_memory(const tn__hf_weights *w, const char *what) {
-    return tn__fail(TN_ENOMEM, w->operation, "%s: no memory for %s", w->path, what);
-}
-
 static bool index_bad(const tn__hf_weights *w, const char *name, const char *what) {
-    tn__raise(TN_EFORMAT, w->operation, "%s: \"%s\" %s", w->path, tn__show(name).text, what);
-    return false;
+    return tn__fail(TN_EFORMAT, w->operation, "%s: \"%s\" %s", w->path, tn__show(name).text, what);
 }
 
 /* Opens a file of the folder; NULL after raising. */
@@ -45,8 +40,8 @@ static bool list_tensors(tn__hf_weights *w) {
     for (int i = 0; i < w->file_count; i++) {
         count += (size_t)tn_safetensors_count(w->files[i]);
     }
-    w->tensors = tn__calloc(count + 1, sizeof(*w->tensors));
-    if (!w->tensors) { return no_memory(w, "its names"); }
+    w->tensors = tn__calloc_for(count + 1, sizeof(*w->tensors), w->operation);
+    if (!w->tensors) { return false; }
     for (int i = 0; i < w->file_count; i++) {
         for (int k = 0; k < tn_safetensors_count(w->files[i]); k++) {
             w->tensors[w->count++] =
@@ -113,7 +108,7 @@ static bool open_parts(tn__hf_weights *w, const char *folder, const tn__json *ma
 
 static bool read_index(tn__hf_weights *w, const char *folder) {
     tn__json_file json;
-    bool read = tn__hf_json_read(&json, w->path, INDEX_MOST, w->operation);
+    bool read = tn__json_open(&json, w->path, INDEX_MOST, w->operation);
     bool opened = read && open_parts(w, folder, tn__json_get(json.values, "weight_map"));
     if (read) { tn__json_free(&json); }
     return opened;

@@ -315,7 +315,7 @@ PLAIN_TEST(test_hostile_headers) {
         {"{\"__metadata__\":{\"a\":1}}", 0, "\"a\" is not a string"},
         {"{\"\xff\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
         {"{\"\\ud800\":{\"dtype\":\"U8\",\"shape\":[1],\"data_offsets\":[0,1]}}", 1, "header"},
-        {"{\"\\u001b[2J\":1}", 0, "\"?[2J\""},
+        {"{\"w\\u001b[2J\\u0007\":1}", 0, "\"w?\""},
     };
     for (size_t i = 0; i < sizeof(bad) / sizeof(*bad); i++) {
         assert_none(tn_safetensors_open(make_file(bad[i].header, bad[i].data)), TN_EFORMAT,
