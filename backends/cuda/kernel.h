@@ -1,4 +1,4 @@
-/* What a kernel may use. A .cu file includes this and no CUDA header.
+/* What a kernel may use. A .cu file includes this and no CUDA header (sort.cu also one of CUB's).
  *
  * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler for the emulator
  * (tests/emulator/), where a block's threads are fibres and tests run every kernel against ref. So
