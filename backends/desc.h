@@ -33,6 +33,30 @@ TN__INLINE tn_desc tn__desc_of_span(const void *data, tn_dtype dtype, int64_t co
     return d;
 }
 
+/* A dense matrix of this memory. */
+TN__INLINE tn_desc tn__desc_of_matrix(const void *data, tn_dtype dtype, int64_t rows,
+                                      int64_t columns) {
+    tn_desc d = tn__desc_of_span(data, dtype, rows);
+    d.ndim = 2;
+    d.size[1] = columns;
+    d.stride[0] = columns;
+    d.stride[1] = 1;
+    return d;
+}
+
+/* (n, c) as a batch of one. */
+TN__INLINE tn_desc tn__desc_batched(const tn_desc *x) {
+    tn_desc d = *x;
+    d.ndim = 3;
+    d.size[0] = 1;
+    d.stride[0] = 0;
+    for (int i = 0; i < 2; i++) {
+        d.size[i + 1] = x->size[i];
+        d.stride[i + 1] = x->stride[i];
+    }
+    return d;
+}
+
 /* The entry sum_squares by the same table's `reduce`, span after span. */
 TN__INLINE tn_status tn__sum_squares_by(tn_status (*reduce)(tn_context *, tn_reduction,
                                                             const tn_desc *, const tn_desc *),

@@ -18,7 +18,7 @@
  * several blocks share a row's keys, and attention_join adds up what they found.
  */
 #include "backends/cuda/attention.h"
-#include "backends/cuda/block.cuh"
+#include "backends/cuda/rows.cuh"
 
 namespace {
 
@@ -26,23 +26,10 @@ const int LANES = 32, WARPS = 4, THREADS = LANES * WARPS;
 const int64_t SPLIT = 128;  /* the least keys of a block that shares them */
 const int64_t ENOUGH = 512; /* blocks that occupy a large GPU: so the bits depend on shapes alone */
 
-/* An operand (B, heads, rows, width). */
-struct rows {
-    const void *data;
-    tn_dtype dtype;
-    int64_t batch, head, row, column;
-};
-
-struct statistics { /* (B, H, Tq): lse, delta */
-    void *data;
-    int64_t batch, head, row;
-};
-
 struct problem {
-    rows q, k, v, y, dy, dq, dk, dv;
-    statistics lse, delta;
-    const unsigned char *mask; /* or NULL */
-    int64_t mask_batch, mask_head, mask_row, mask_column;
+    tn_desc q, k, v, y, dy, dq, dk, dv; /* (B, heads, rows, width); without data: not there */
+    tn_desc lse, delta;                 /* (B, H, Tq) */
+    tn_desc mask;                       /* (B, H, Tq, Tk), or without data */
     int64_t heads, groups, per_group, queries, keys, tiles; /* tiles: of owned rows per head */
     int64_t ahead; /* causal: query i sees keys up to i + ahead */
     int width, causal;
@@ -63,8 +50,9 @@ __device__ place place_of(int64_t tiles, int64_t heads, int tile) {
 
 __device__ bool key_visible(const problem &p, int64_t b, int64_t h, int64_t i, int64_t j) {
     if (i >= p.queries || j >= p.keys || (p.causal && j > i + p.ahead)) { return false; }
-    return !p.mask ||
-           p.mask[b * p.mask_batch + h * p.mask_head + i * p.mask_row + j * p.mask_column] != 0;
+    const unsigned char *mask = static_cast<const unsigned char *>(p.mask.data);
+    const int64_t *stride = p.mask.stride;
+    return !mask || mask[b * stride[0] + h * stride[1] + i * stride[2] + j * stride[3]] != 0;
 }
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
@@ -104,20 +92,20 @@ template <typename N, int C> struct shape {
     }
 
 template <typename S, typename E>
-__device__ void load_elements(typename S::number *tile, const E *from, const rows &x, int count,
+__device__ void load_elements(typename S::number *tile, const E *from, const tn_desc &x, int count,
                               int64_t left, int width) {
     for (int at = (int)threadIdx.x; at < count * (S::PITCH - 1); at += THREADS) {
         int r = at / (S::PITCH - 1), d = at % (S::PITCH - 1);
         bool inside = r < left && d < width;
-        tile[r * S::PITCH + d] = inside ? tn__load(from[r * x.row + d * x.column]) : 0;
+        tile[r * S::PITCH + d] = inside ? tn__load(from[r * x.stride[2] + d * x.stride[3]]) : 0;
     }
 }
 
 /* Rows first … first + count - 1 of one head into shared memory; zeros beyond the operand. */
 template <typename S>
-__device__ void load_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
+__device__ void load_rows(typename S::number *tile, const tn_desc &x, int64_t b, int64_t h,
                           int64_t first, int count, int64_t limit, int width) {
-    int64_t start = b * x.batch + h * x.head + first * x.row;
+    int64_t start = b * x.stride[0] + h * x.stride[1] + first * x.stride[2];
     BY_ELEMENT(typename S::number, x.dtype,
                load_elements<S>(tile, static_cast<const E *>(x.data) + start, x, count,
                                 limit - first, width))
@@ -125,7 +113,7 @@ __device__ void load_rows(typename S::number *tile, const rows &x, int64_t b, in
 
 /* The same for a tile that other threads may still be reading; it is complete on return. */
 template <typename S>
-__device__ void meet_rows(typename S::number *tile, const rows &x, int64_t b, int64_t h,
+__device__ void meet_rows(typename S::number *tile, const tn_desc &x, int64_t b, int64_t h,
                           int64_t first, int64_t limit, int width) {
     __syncthreads();
     load_rows<S>(tile, x, b, h, first, LANES, limit, width);
@@ -177,24 +165,24 @@ __device__ void add_rows(typename S::number (&total)[S::ROWS][S::COLUMNS],
 
 /* Row `row` of x = factor * total, in columns lane, lane + 32, … */
 template <typename S>
-__device__ void store_row(const rows &x, int64_t b, int64_t h, int64_t row,
+__device__ void store_row(const tn_desc &x, int64_t b, int64_t h, int64_t row,
                           const typename S::number (&total)[S::COLUMNS], typename S::number factor,
                           int width) {
-    int64_t start = b * x.batch + h * x.head + row * x.row;
+    int64_t start = b * x.stride[0] + h * x.stride[1] + row * x.stride[2];
     TN_UNROLL
     for (int c = 0; c < S::COLUMNS; c++) {
         int d = (int)threadIdx.x % LANES + c * LANES;
         if (d < width) {
             BY_ELEMENT(typename S::number, x.dtype,
-                       static_cast<E *>(const_cast<void *>(x.data))[start + d * x.column] =
+                       static_cast<E *>(x.data)[start + d * x.stride[3]] =
                            tn__store<E>(total[c] * factor))
         }
     }
 }
 
 template <typename N>
-__device__ N *row_statistic(const statistics &x, int64_t b, int64_t h, int64_t i) {
-    return static_cast<N *>(x.data) + b * x.batch + h * x.head + i * x.row;
+__device__ N *row_statistic(const tn_desc &x, int64_t b, int64_t h, int64_t i) {
+    return static_cast<N *>(x.data) + b * x.stride[0] + h * x.stride[1] + i * x.stride[2];
 }
 
 template <typename N> __device__ N lanes_top(N x) {
@@ -370,13 +358,13 @@ template <typename N> __global__ void __launch_bounds__(THREADS) attention_row_p
     if (head >= p.tiles) { /* here: the number of heads in the batch */
         return;
     }
-    int64_t dy = b * p.dy.batch + h * p.dy.head + i * p.dy.row;
-    int64_t y = b * p.y.batch + h * p.y.head + i * p.y.row;
+    int64_t dy = b * p.dy.stride[0] + h * p.dy.stride[1] + i * p.dy.stride[2];
+    int64_t y = b * p.y.stride[0] + h * p.y.stride[1] + i * p.y.stride[2];
     N sum = 0;
     BY_ELEMENT(N, p.y.dtype,
                sum = part_product<N>(static_cast<const E *>(p.dy.data) + dy,
-                                     static_cast<const E *>(p.y.data) + y, p.dy.column, p.y.column,
-                                     lane, p.width))
+                                     static_cast<const E *>(p.y.data) + y, p.dy.stride[3],
+                                     p.y.stride[3], lane, p.width))
     sum = lanes_sum(sum);
     if (lane == 0) { *row_statistic<N>(p.delta, b, h, i) = sum; }
 }
@@ -499,30 +487,18 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_key_gradient(pro
 
 /* ---- Launches -------------------------------------------------------------------------------- */
 
-rows rows_of(const tn_desc *x) {
-    return x ? rows{x->data, x->dtype, x->stride[0], x->stride[1], x->stride[2], x->stride[3]}
-             : rows{};
-}
-
 problem problem_of(const tn__attention *a) {
     problem p = {};
-    p.q = rows_of(a->q);
-    p.k = rows_of(a->k);
-    p.v = rows_of(a->v);
-    p.y = rows_of(a->y);
-    p.dy = rows_of(a->dy);
-    p.dq = rows_of(a->dq);
-    p.dk = rows_of(a->dk);
-    p.dv = rows_of(a->dv);
-    p.lse = {a->lse->data, a->lse->stride[0], a->lse->stride[1], a->lse->stride[2]};
-    if (a->mask) {
-        const tn_desc *m = a->mask;
-        p.mask = static_cast<const unsigned char *>(m->data);
-        p.mask_batch = m->stride[0];
-        p.mask_head = m->stride[1];
-        p.mask_row = m->stride[2];
-        p.mask_column = m->stride[3];
-    }
+    p.q = tn__given(a->q);
+    p.k = tn__given(a->k);
+    p.v = tn__given(a->v);
+    p.y = tn__given(a->y);
+    p.dy = tn__given(a->dy);
+    p.dq = tn__given(a->dq);
+    p.dk = tn__given(a->dk);
+    p.dv = tn__given(a->dv);
+    p.lse = tn__given(a->lse);
+    p.mask = tn__given(a->mask);
     p.heads = a->q->size[1];
     p.groups = a->k->size[1];
     p.per_group = p.groups > 0 ? p.heads / p.groups : 1;
@@ -614,7 +590,11 @@ template <typename S> tn_status launch_backward(tn_context *ctx, const tn__atten
     }
     TN__SCRATCH(typename S::number, delta, ctx, heads * p.queries);
     if (!delta) { return TN_ENOMEM; }
-    p.delta = {delta, p.heads * p.queries, p.queries, 1};
+    p.delta = p.lse; /* dense, of the same shape */
+    p.delta.data = delta;
+    p.delta.stride[0] = p.heads * p.queries;
+    p.delta.stride[1] = p.queries;
+    p.delta.stride[2] = 1;
     return launch_gradients<S>(ctx, p, heads, groups);
 }
 

@@ -10,25 +10,20 @@
  * channels are denser than a channel's elements, neighbouring threads take neighbouring channels.
  */
 #include "backends/batch_norm.h"
-#include "backends/cuda/block.cuh"
-#include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
+#include "backends/cuda/rows.cuh"
 
 enum { CHANNEL_BLOCK = 256, CHANNEL_LANES = 32, CHANNEL_OPERANDS = 3, CHANNEL_BATCH = 4 };
 
-/* One number for each channel, of any float dtype; data NULL: absent. */
-struct channel_vector {
-    void *data;
-    tn_dtype dtype;
-    int64_t stride;
-
-    __device__ __forceinline__ double get(int64_t channel, double otherwise) const {
-        return data ? tn__get_float(data, dtype, channel * stride) : otherwise;
-    }
-    __device__ __forceinline__ void put(int64_t channel, double value) const {
-        if (data) { tn__put(data, dtype, channel * stride, value); }
-    }
-};
+/* A number of each channel, of any float dtype; `otherwise` where there are none. */
+static __device__ __forceinline__ double channel_get(const tn_desc &d, int64_t channel,
+                                                     double otherwise) {
+    return d.data ? tn__get_float(d.data, d.dtype, channel * d.stride[0]) : otherwise;
+}
+static __device__ __forceinline__ void channel_put(const tn_desc &d, int64_t channel,
+                                                   double value) {
+    if (d.data) { tn__put(d.data, d.dtype, channel * d.stride[0], value); }
+}
 
 typedef tn__two<double> channel_sums;
 
@@ -37,10 +32,10 @@ typedef tn__two<double> channel_sums;
 struct channel_job {
     tn__walk walk;
     int64_t step[CHANNEL_OPERANDS], channels, elements;
-    int lanes;             /* channels of a block: 1 or CHANNEL_LANES */
-    int64_t bands, height; /* of the packs */
-    channel_sums *partial; /* (bands, channels); NULL for one band */
-    channel_vector mean, var, w, b, dw, db;
+    int lanes;                       /* channels of a block: 1 or CHANNEL_LANES */
+    int64_t bands, height;           /* of the packs */
+    channel_sums *partial;           /* (bands, channels); NULL for one band */
+    tn_desc mean, var, w, b, dw, db; /* (channels), or without data */
     double eps;
     bool given, sums, wants_dx; /* sums: over the channel are needed */
 };
@@ -199,15 +194,16 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_kernel(channel_job j
         var = sums.b / (double)j.elements - shift * shift;
         var = var < 0 ? 0 : var;
         if (gives_channel(j, p)) {
-            j.mean.put(p.channel, mean);
-            j.var.put(p.channel, var);
+            channel_put(j.mean, p.channel, mean);
+            channel_put(j.var, p.channel, var);
         }
     } else if (p.there) {
-        mean = j.mean.get(p.channel, 0);
-        var = j.var.get(p.channel, 0);
+        mean = channel_get(j.mean, p.channel, 0);
+        var = channel_get(j.var, p.channel, 0);
     }
-    C m = (C)mean, w = p.there ? (C)j.w.get(p.channel, 1) : (C)0;
-    C scale = w / tn__sqrt((C)var + (C)j.eps), b = p.there ? (C)j.b.get(p.channel, 0) : (C)0;
+    C m = (C)mean, w = p.there ? (C)channel_get(j.w, p.channel, 1) : (C)0;
+    C scale = w / tn__sqrt((C)var + (C)j.eps),
+      b = p.there ? (C)channel_get(j.b, p.channel, 0) : (C)0;
     each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *y) {
         pack out;
         TN_UNROLL
@@ -225,8 +221,8 @@ template <typename C>
 static __device__ __forceinline__ tn__two<C> moments_of(const channel_job &j,
                                                         const channel_part &p) {
     tn__two<C> none = {0, 0};
-    return p.there ? tn__two<C>{(C)j.mean.get(p.channel, 0),
-                                1 / tn__sqrt((C)j.var.get(p.channel, 0) + (C)j.eps)}
+    return p.there ? tn__two<C>{(C)channel_get(j.mean, p.channel, 0),
+                                1 / tn__sqrt((C)channel_get(j.var, p.channel, 0) + (C)j.eps)}
                    : none;
 }
 
@@ -273,13 +269,13 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_backward_kernel(chan
         sums = join_strips(j, sums, shared);
     }
     if (gives_channel(j, p)) {
-        j.db.put(p.channel, sums.a);
-        j.dw.put(p.channel, sums.b);
+        channel_put(j.db, p.channel, sums.a);
+        channel_put(j.dw, p.channel, sums.b);
     }
     if (!j.wants_dx) { return; }
     C share = j.given ? (C)0 : (C)(sums.a / (double)j.elements);
     C share_h = j.given ? (C)0 : (C)(sums.b / (double)j.elements);
-    C scale = p.there ? (C)j.w.get(p.channel, 1) * rstd : (C)0;
+    C scale = p.there ? (C)channel_get(j.w, p.channel, 1) * rstd : (C)0;
     each_pack<T, V, 2>(j, p, [&](const pack &x, const pack &dy, pack *dx) {
         pack out;
         TN_UNROLL
@@ -292,10 +288,6 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_backward_kernel(chan
 }
 
 /* ---- Entries --------------------------------------------------------------------------------- */
-
-static channel_vector channel_vector_of(const tn_desc *d) {
-    return d ? channel_vector{d->data, d->dtype, d->stride[0]} : channel_vector{NULL, TN_F32, 0};
-}
 
 /* An operand (n, c, …) without its channel dimension. */
 static tn_desc without_channels(const tn_desc *d) {
@@ -363,42 +355,27 @@ static void job_cut(channel_job *j) {
     }
 }
 
-/* Blocks for this many bands of every channel. */
-static unsigned blocks_of(const channel_job &j, int64_t bands) {
-    return (unsigned)(tn__ceil_div(j.channels, j.lanes) * bands);
-}
-
-/* Whether the bands' sums are joined by a second launch. */
-static bool joins_bands(const channel_job &j) {
-    return j.sums && j.bands > 1;
-}
-
-template <typename T, int V> static tn_status launch_forward(tn_context *ctx, channel_job j) {
+/* The bands' sums, if there are several, and then the results. */
+template <typename T, int V>
+static tn_status launch_job(tn_context *ctx, channel_job j, bool backward) {
     job_cut(&j);
-    TN__SCRATCH_IF(joins_bands(j), channel_sums, partial, ctx, j.channels * j.bands);
-    if (joins_bands(j) && !partial) { return TN_ENOMEM; }
+    bool joins = j.sums && j.bands > 1;
+    TN__SCRATCH_IF(joins, channel_sums, partial, ctx, j.channels * j.bands);
+    if (joins && !partial) { return TN_ENOMEM; }
     j.partial = partial;
-    unsigned blocks = blocks_of(j, j.bands);
+    unsigned pieces = (unsigned)tn__ceil_div(j.channels, j.lanes),
+             blocks = pieces * (unsigned)j.bands;
     tn_status status =
-        partial ? TN_LAUNCH(ctx, (batch_moments_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j) : TN_OK;
-    return status == TN_OK ? TN_LAUNCH(ctx, (batch_norm_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
-                           : status;
-}
-
-template <typename T, int V> static tn_status launch_backward(tn_context *ctx, channel_job j) {
-    job_cut(&j);
-    TN__SCRATCH_IF(joins_bands(j), channel_sums, partial, ctx, j.channels * j.bands);
-    if (joins_bands(j) && !partial) { return TN_ENOMEM; }
-    j.partial = partial;
-    unsigned blocks = blocks_of(j, j.bands);
-    tn_status status =
-        partial ? TN_LAUNCH(ctx, (batch_gradients_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
-                : TN_OK;
+        !joins     ? TN_OK
+        : backward ? TN_LAUNCH(ctx, (batch_gradients_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
+                   : TN_LAUNCH(ctx, (batch_moments_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j);
+    if (status != TN_OK) { return status; }
+    if (!backward) {
+        return TN_LAUNCH(ctx, (batch_norm_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j);
+    }
     /* without dx the first band's block is enough, which joins the others' */
-    blocks = j.wants_dx ? blocks : blocks_of(j, 1);
-    return status == TN_OK
-               ? TN_LAUNCH(ctx, (batch_norm_backward_kernel<T, V>), blocks, CHANNEL_BLOCK, 0, j)
-               : status;
+    return TN_LAUNCH(ctx, (batch_norm_backward_kernel<T, V>), j.wants_dx ? blocks : pieces,
+                     CHANNEL_BLOCK, 0, j);
 }
 
 /* Runs the statement with V as the elements of a pack. */
@@ -413,37 +390,32 @@ template <typename T, int V> static tn_status launch_backward(tn_context *ctx, c
     }
 
 /* All operands given have float dtypes. */
+static tn_status run_job(tn_context *ctx, channel_job j, const tn__batch_moments &s,
+                         const tn_desc *x, const tn_desc *w, bool backward) {
+    j.mean = tn__given(s.mean);
+    j.var = tn__given(s.var);
+    j.w = tn__given(w);
+    j.eps = s.eps;
+    j.given = s.given;
+    j.sums = !s.given || j.dw.data || j.db.data;
+    if (j.channels == 0) { return TN_OK; }
+    TN_FLOATS(x->dtype, BY_PACK(T, j, return launch_job<T, V>(ctx, j, backward)));
+}
+
 static tn_status batch_norm_forward(const tn_op_call *c) {
-    const tn_desc *x = c->x[0];
-    tn__batch_moments s = tn__batch_moments_of(c->x, c->y, c->args);
-    channel_job job = channel_job_of(x, c->y[0], c->y[0]);
-    job.mean = channel_vector_of(s.mean);
-    job.var = channel_vector_of(s.var);
-    job.w = channel_vector_of(c->x[1]);
-    job.b = channel_vector_of(c->x[2]);
-    job.eps = s.eps;
-    job.given = s.given;
-    job.sums = !s.given;
-    if (job.channels == 0) { return TN_OK; }
-    TN_FLOATS(x->dtype, BY_PACK(T, job, return launch_forward<T, V>(c->ctx, job)));
+    channel_job job = channel_job_of(c->x[0], c->y[0], c->y[0]);
+    job.b = tn__given(c->x[2]);
+    return run_job(c->ctx, job, tn__batch_moments_of(c->x, c->y, c->args), c->x[0], c->x[1], false);
 }
 
 static tn_status batch_norm_backward(const tn_op_back *b) {
-    const tn_desc *x = b->x[0], *dx = b->dx[0];
-    tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
     if (tn__batch_norm_refuses(b)) { return TN_EUNSUPPORTED; }
+    const tn_desc *x = b->x[0], *dx = b->dx[0];
     channel_job job = channel_job_of(x, b->dy[0], dx ? dx : x);
-    job.mean = channel_vector_of(s.mean);
-    job.var = channel_vector_of(s.var);
-    job.w = channel_vector_of(b->x[1]);
-    job.dw = channel_vector_of(b->dx[1]);
-    job.db = channel_vector_of(b->dx[2]);
-    job.eps = s.eps;
-    job.given = s.given;
+    job.dw = tn__given(b->dx[1]);
+    job.db = tn__given(b->dx[2]);
     job.wants_dx = dx != NULL;
-    job.sums = !s.given || b->dx[1] || b->dx[2];
-    if (job.channels == 0) { return TN_OK; }
-    TN_FLOATS(x->dtype, BY_PACK(T, job, return launch_backward<T, V>(b->ctx, job)));
+    return run_job(b->ctx, job, tn__batch_moments_of(b->x, b->y, b->args), x, b->x[1], true);
 }
 
 const tn_op_kernel tn__cuda_op_batch_norm = {batch_norm_forward, batch_norm_backward};

@@ -61,16 +61,7 @@ static __device__ __forceinline__ void tn__put_integer(void *data, tn_dtype dtyp
 /* Element `at` of a float dtype, exactly. */
 static __device__ __forceinline__ double tn__get_float(const void *data, tn_dtype dtype,
                                                        int64_t at) {
-    switch (dtype) {
-    case TN_F32:
-        return ((const float *)data)[at];
-    case TN_BF16:
-        return tn__load(((const tn__bf16 *)data)[at]);
-    case TN_F16:
-        return tn__load(((const tn__half *)data)[at]);
-    default:
-        return ((const double *)data)[at];
-    }
+    TN_FLOATS_ONLY(dtype, return tn__load(((const T *)data)[at]));
 }
 
 /* A number as an element of any dtype: floats rounded (bf16 and f16 via f32), integers

@@ -92,9 +92,7 @@ template <typename U> static tn_status copy_bits(tn_context *ctx, tn__operands &
         unsigned grid = (unsigned)(t.squares < most ? t.squares : most);
         return TN_LAUNCH(ctx, (turn_kernel<U>), grid, SQUARE * SQUARE_ROWS, 0, t);
     }
-    return tn__cuda_loop_packs(&loop, tn__per_load<U>)
-               ? tn__loop_launch<tn__per_load<U>>(ctx, loop, move_body<U>{})
-               : tn__loop_launch<1>(ctx, loop, move_body<U>{});
+    return tn__loop_packed<tn__per_load<U>>(ctx, loop, move_body<U>{});
 }
 
 /* ---- Two dtypes ------------------------------------------------------------------------------ */
@@ -144,16 +142,7 @@ tn_status tn__cuda_copy(tn_context *ctx, const tn_desc *y, const tn_desc *x) {
     if (y->dtype != x->dtype) {
         return tn__loop_run<1>(ctx, 2, op, convert_any{y->dtype, x->dtype, from_float});
     }
-    switch (tn__cuda_element(x->dtype)) {
-    case 8:
-        return copy_bits<uint64_t>(ctx, op);
-    case 4:
-        return copy_bits<uint32_t>(ctx, op);
-    case 2:
-        return copy_bits<uint16_t>(ctx, op);
-    default:
-        return copy_bits<uint8_t>(ctx, op);
-    }
+    TN_WIDTHS(x->dtype, return copy_bits<T>(ctx, op));
 }
 
 /* ---- Fill and arange ------------------------------------------------------------------------- */
@@ -176,16 +165,8 @@ template <typename U> struct fill_body { /* U: an integer as wide as an element 
 
 tn_status tn__cuda_fill(tn_context *ctx, const tn_desc *y, double value) {
     tn__operands op = {y};
-    switch (tn__cuda_element(y->dtype)) {
-    case 8:
-        return tn__loop_run<2>(ctx, 1, op, fill_body<uint64_t>{y->dtype, value});
-    case 4:
-        return tn__loop_run<4>(ctx, 1, op, fill_body<uint32_t>{y->dtype, value});
-    case 2:
-        return tn__loop_run<8>(ctx, 1, op, fill_body<uint16_t>{y->dtype, value});
-    default:
-        return tn__loop_run<16>(ctx, 1, op, fill_body<uint8_t>{y->dtype, value});
-    }
+    TN_WIDTHS(y->dtype,
+              return tn__loop_run<tn__per_load<T>>(ctx, 1, op, fill_body<T>{y->dtype, value}));
 }
 
 /* Product and sum are each rounded, as on the host: no fused multiply-add. */

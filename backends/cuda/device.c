@@ -124,8 +124,7 @@ tn__cuda_device *tn__cuda_device_at(int index) {
     return &own->base;
 }
 
-/* A device that is set up already; NULL: none. Statistics do not set up a device. */
-static tn__cuda_own *ready_at(int index) {
+tn__cuda_own *tn__cuda_ready_at(int index) {
     bool there = index >= 0 && index < table.count && !tn__cuda_forked() &&
                  atomic_load_explicit(&devices[index].ready, memory_order_acquire);
     return there ? &devices[index] : NULL;
@@ -152,12 +151,12 @@ static tn_status device_describe(int index, tn_device_info *info) {
 /* ---- Contexts -------------------------------------------------------------------------------- */
 
 static void *workspace_alloc(tn_context *ctx, size_t bytes) {
-    tn__cuda_own *own = ready_at(ctx->device.index);
-    return own ? tn__cuda_memory_alloc(own, bytes) : NULL;
+    tn__cuda_own *own = tn__cuda_ready_at(ctx->device.index);
+    return own ? tn__cuda_memory_take(own, bytes) : NULL;
 }
 
 static void workspace_free(tn_context *ctx, void *memory, size_t bytes) {
-    tn__cuda_memory_free(ctx->own, memory, bytes);
+    tn__cuda_memory_free(ctx->device.index, memory, bytes);
 }
 
 tn_context *tn__cuda_context(int index) {
@@ -181,38 +180,6 @@ static tn_context *device_context(int index) {
 }
 
 /* ---- The rest of the table ------------------------------------------------------------------- */
-
-static void *memory_alloc(int index, size_t bytes) {
-    return tn__cuda_device_at(index) ? tn__cuda_memory_alloc(&devices[index], bytes) : NULL;
-}
-
-static void memory_free(int index, void *memory, size_t bytes) {
-    tn__cuda_own *own = ready_at(index);
-    if (own) { tn__cuda_memory_free(own, memory, bytes); }
-}
-
-static tn_memory_stats memory_stats(int index) {
-    tn__cuda_own *own = ready_at(index);
-    return own ? tn__cuda_memory_stats(own) : (tn_memory_stats){.allocated = 0};
-}
-
-static void memory_reset_peak(int index) {
-    tn__cuda_own *own = ready_at(index);
-    if (own) { atomic_store(&own->peak, atomic_load(&own->allocated)); }
-}
-
-static void memory_trim(int index) {
-    tn__cuda_own *own = ready_at(index);
-    if (own) {
-        tn__cuda_memory_trim(own);
-        tn__cuda_host_trim();
-    }
-}
-
-static int memory_text(int index, char *text, size_t size) {
-    return tn__cuda_device_at(index) ? tn__cuda_memory_text(&devices[index], text, size)
-                                     : snprintf(text, size, "%s", tn__cuda_reason());
-}
 
 static tn_status device_synchronize(int index) {
     return tn__cuda_device_at(index) ? tn__cuda_settle(&devices[index], "waiting for the device")
@@ -298,12 +265,12 @@ static void fill_table(void) {
         .context = device_context,
         .describe = device_describe,
         .reason = tn__cuda_reason,
-        .alloc = memory_alloc,
-        .free = memory_free,
-        .memory = memory_stats,
-        .memory_reset_peak = memory_reset_peak,
-        .memory_trim = memory_trim,
-        .memory_text = memory_text,
+        .alloc = tn__cuda_memory_alloc,
+        .free = tn__cuda_memory_free,
+        .memory = tn__cuda_memory_stats,
+        .memory_reset_peak = tn__cuda_memory_reset_peak,
+        .memory_trim = tn__cuda_memory_trim,
+        .memory_text = tn__cuda_memory_text,
         .host_alloc = tn__cuda_host_alloc,
         .host_free = tn__cuda_host_free,
         .copy = tn__cuda_transfer,

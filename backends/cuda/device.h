@@ -45,6 +45,8 @@ typedef struct tn__cuda_own {
 
 /* device.c. Does not check the index. */
 tn__cuda_own *tn__cuda_own_at(int index);
+/* A device that is set up already; NULL: none. Statistics do not set up a device. */
+tn__cuda_own *tn__cuda_ready_at(int index);
 /* This thread's context, also for a device that could not be set up. */
 tn_context *tn__cuda_context(int index);
 /* This process is a child of one that has used CUDA: nothing here may touch the runtime. */
@@ -63,14 +65,15 @@ tn_status tn__cuda_settle(tn__cuda_own *own, const char *what);
 /* Whether tn__cuda_settle has something to report; does not wait. */
 bool tn__cuda_unsettled(tn__cuda_own *own);
 
-/* memory.c: of a device that is set up. The first one makes it so far. */
+/* memory.c: what sets up a device's memory, and the entries of the device table. */
 tn_status tn__cuda_memory_begin(tn__cuda_own *own);
-void *tn__cuda_memory_alloc(tn__cuda_own *own,
-                            size_t bytes); /* NULL after a note, or for 0 bytes */
-void tn__cuda_memory_free(tn__cuda_own *own, void *memory, size_t bytes);
-void tn__cuda_memory_trim(tn__cuda_own *own);
-tn_memory_stats tn__cuda_memory_stats(tn__cuda_own *own);
-int tn__cuda_memory_text(tn__cuda_own *own, char *text, size_t size);
+void *tn__cuda_memory_take(tn__cuda_own *own, size_t bytes); /* NULL after a note, or for 0 bytes */
+void *tn__cuda_memory_alloc(int index, size_t bytes);
+void tn__cuda_memory_free(int index, void *memory, size_t bytes);
+void tn__cuda_memory_trim(int index);
+tn_memory_stats tn__cuda_memory_stats(int index);
+void tn__cuda_memory_reset_peak(int index);
+int tn__cuda_memory_text(int index, char *text, size_t size);
 
 /* transfer.c: the entries of the device table. */
 void *tn__cuda_host_alloc(size_t bytes);

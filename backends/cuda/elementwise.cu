@@ -90,30 +90,18 @@ static bool has_integer_form(tn_binary f) {
 /* ---- Bodies ---------------------------------------------------------------------------------- */
 
 /* Integers are computed in int64_t and cut to their width when stored. */
-static __device__ __forceinline__ int64_t tn__load(int64_t x) {
-    return x;
-}
-static __device__ __forceinline__ int64_t tn__load(int32_t x) {
-    return x;
-}
-static __device__ __forceinline__ int64_t tn__load(uint8_t x) {
-    return x;
-}
-static __device__ __forceinline__ int64_t tn__load(int8_t x) {
-    return x;
-}
-template <> __device__ __forceinline__ int64_t tn__store<int64_t, int64_t>(int64_t x) {
-    return x;
-}
-template <> __device__ __forceinline__ int32_t tn__store<int32_t, int64_t>(int64_t x) {
-    return (int32_t)x;
-}
-template <> __device__ __forceinline__ uint8_t tn__store<uint8_t, int64_t>(int64_t x) {
-    return (uint8_t)x;
-}
-template <> __device__ __forceinline__ int8_t tn__store<int8_t, int64_t>(int64_t x) {
-    return (int8_t)x;
-}
+#define INTEGER(T)                                                              \
+    template <> struct tn__compute<T> { typedef int64_t type; };                \
+    static __device__ __forceinline__ int64_t tn__load(T x) {                   \
+        return x;                                                               \
+    }                                                                           \
+    template <> __device__ __forceinline__ T tn__store<T, int64_t>(int64_t x) { \
+        return (T)x;                                                            \
+    }
+INTEGER(int64_t)
+INTEGER(int32_t)
+INTEGER(uint8_t)
+INTEGER(int8_t)
 
 template <typename T, typename F> struct unary_body {
     F f;
@@ -169,47 +157,64 @@ template <typename U> struct where_body { /* U: an integer as wide as an element
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
+/* Whether the formulas that models spend their time in have their own kernels for T. */
 template <typename T>
-static tn_status unary_float(tn_context *ctx, tn_unary f, const tn__loop &loop, float k0,
-                             float k1) {
-    const int v = tn__per_load<T>;
-    if (!tn__cuda_loop_packs(&loop, v)) {
-        return tn__loop_launch<1>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});
-    }
-#define LAUNCH(code, name, formula)                                                         \
-    case code:                                                                              \
-        if constexpr (is_hot(code)) {                                                       \
-            return tn__loop_launch<v>(ctx, loop, unary_body<T, unary_one<code>>{{k0, k1}}); \
-        }                                                                                   \
-        break;
-    switch (f) {
-        TN_UNARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
-    default:
-        return TN_EUNSUPPORTED;
-    }
-#undef LAUNCH
-    return tn__loop_launch<v>(ctx, loop, unary_body<T, unary_any<float>>{{f, k0, k1}});
+constexpr bool is_fast = std::is_same<typename tn__compute<T>::type, float>::value;
+
+template <typename C> static C constant_of(double k) {
+    return (C)k;
+}
+template <> int64_t constant_of<int64_t>(double k) {
+    return tn__to_integer(k);
 }
 
 template <typename T>
-static tn_status binary_float(tn_context *ctx, tn_binary f, const tn__loop &loop) {
-    const int v = tn__per_load<T>;
-    if (!tn__cuda_loop_packs(&loop, v)) {
-        return tn__loop_launch<1>(ctx, loop, binary_body<T, binary_any<float>>{{f}});
+static tn_status run_unary(tn_context *ctx, tn_unary f, const tn__loop &loop, double k0,
+                           double k1) {
+    typedef typename tn__compute<T>::type C;
+    C c0 = constant_of<C>(k0), c1 = constant_of<C>(k1);
+    unary_body<T, unary_any<C>> any = {{f, c0, c1}};
+    if constexpr (is_fast<T>) {
+        const int v = tn__per_load<T>;
+        if (!tn__cuda_loop_packs(&loop, v)) { return tn__loop_launch<1>(ctx, loop, any); }
+#define LAUNCH(code, name, formula)                                                         \
+    case code:                                                                              \
+        if constexpr (is_hot(code)) {                                                       \
+            return tn__loop_launch<v>(ctx, loop, unary_body<T, unary_one<code>>{{c0, c1}}); \
+        }                                                                                   \
+        break;
+        switch (f) {
+            TN_UNARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
+        default:
+            return TN_EUNSUPPORTED;
+        }
+#undef LAUNCH
+        return tn__loop_launch<v>(ctx, loop, any);
     }
+    return tn__loop_launch<1>(ctx, loop, any);
+}
+
+template <typename T>
+static tn_status run_binary(tn_context *ctx, tn_binary f, const tn__loop &loop) {
+    binary_body<T, binary_any<typename tn__compute<T>::type>> any = {{f}};
+    if constexpr (is_fast<T>) {
+        const int v = tn__per_load<T>;
+        if (!tn__cuda_loop_packs(&loop, v)) { return tn__loop_launch<1>(ctx, loop, any); }
 #define LAUNCH(code, name, formula)                                                   \
     case code:                                                                        \
         if constexpr (is_hot(code)) {                                                 \
             return tn__loop_launch<v>(ctx, loop, binary_body<T, binary_one<code>>{}); \
         }                                                                             \
         break;
-    switch (f) {
-        TN_BINARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
-    default:
-        return TN_EUNSUPPORTED;
-    }
+        switch (f) {
+            TN_BINARY_FORMULAS(LAUNCH, float, TN_LIBM_F)
+        default:
+            return TN_EUNSUPPORTED;
+        }
 #undef LAUNCH
-    return tn__loop_launch<v>(ctx, loop, binary_body<T, binary_any<float>>{{f}});
+        return tn__loop_launch<v>(ctx, loop, any);
+    }
+    return tn__loop_launch<1>(ctx, loop, any);
 }
 
 tn_status tn__cuda_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn_desc *x, double k0,
@@ -220,25 +225,7 @@ tn_status tn__cuda_unary(tn_context *ctx, tn_unary f, const tn_desc *y, const tn
     }
     tn__operands op = {y, x};
     tn__loop loop = tn__cuda_loop(2, op);
-    unary_any<int64_t> integer = {f, tn__to_integer(k0), tn__to_integer(k1)};
-    switch (dtype) {
-    case TN_F32:
-        return unary_float<float>(ctx, f, loop, (float)k0, (float)k1);
-    case TN_BF16:
-        return unary_float<tn__bf16>(ctx, f, loop, (float)k0, (float)k1);
-    case TN_F16:
-        return unary_float<tn__half>(ctx, f, loop, (float)k0, (float)k1);
-    case TN_F64:
-        return tn__loop_launch<1>(ctx, loop, unary_body<double, unary_any<double>>{{f, k0, k1}});
-    case TN_I64:
-        return tn__loop_launch<1>(ctx, loop, unary_body<int64_t, unary_any<int64_t>>{integer});
-    case TN_I32:
-        return tn__loop_launch<1>(ctx, loop, unary_body<int32_t, unary_any<int64_t>>{integer});
-    case TN_I8:
-        return tn__loop_launch<1>(ctx, loop, unary_body<int8_t, unary_any<int64_t>>{integer});
-    default:
-        return tn__loop_launch<1>(ctx, loop, unary_body<uint8_t, unary_any<int64_t>>{integer});
-    }
+    TN_TYPES(dtype, return run_unary<T>(ctx, f, loop, k0, k1));
 }
 
 tn_status tn__cuda_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const tn_desc *a,
@@ -250,48 +237,14 @@ tn_status tn__cuda_binary(tn_context *ctx, tn_binary f, const tn_desc *y, const 
     }
     tn__operands op = {y, a, b};
     tn__loop loop = tn__cuda_loop(3, op);
-    switch (dtype) {
-    case TN_F32:
-        return binary_float<float>(ctx, f, loop);
-    case TN_BF16:
-        return binary_float<tn__bf16>(ctx, f, loop);
-    case TN_F16:
-        return binary_float<tn__half>(ctx, f, loop);
-    case TN_F64:
-        return tn__loop_launch<1>(ctx, loop, binary_body<double, binary_any<double>>{{f}});
-    case TN_I64:
-        return tn__loop_launch<1>(ctx, loop, binary_body<int64_t, binary_any<int64_t>>{{f}});
-    case TN_I32:
-        return tn__loop_launch<1>(ctx, loop, binary_body<int32_t, binary_any<int64_t>>{{f}});
-    case TN_I8:
-        return tn__loop_launch<1>(ctx, loop, binary_body<int8_t, binary_any<int64_t>>{{f}});
-    default:
-        return tn__loop_launch<1>(ctx, loop, binary_body<uint8_t, binary_any<int64_t>>{{f}});
-    }
+    TN_TYPES(dtype, return run_binary<T>(ctx, f, loop));
 }
 
 tn_status tn__cuda_compare(tn_context *ctx, tn_compare f, const tn_desc *y, const tn_desc *a,
                            const tn_desc *b) {
     if (y->dtype != TN_BOOL || a->dtype != b->dtype) { return TN_EUNSUPPORTED; }
     tn__operands op = {y, a, b};
-    switch (a->dtype) {
-    case TN_F32:
-        return tn__loop_run<4>(ctx, 3, op, compare_body<float>{f});
-    case TN_F64:
-        return tn__loop_run<2>(ctx, 3, op, compare_body<double>{f});
-    case TN_BF16:
-        return tn__loop_run<8>(ctx, 3, op, compare_body<tn__bf16>{f});
-    case TN_F16:
-        return tn__loop_run<8>(ctx, 3, op, compare_body<tn__half>{f});
-    case TN_I64:
-        return tn__loop_run<2>(ctx, 3, op, compare_body<int64_t>{f});
-    case TN_I32:
-        return tn__loop_run<4>(ctx, 3, op, compare_body<int32_t>{f});
-    case TN_I8:
-        return tn__loop_run<16>(ctx, 3, op, compare_body<int8_t>{f});
-    default:
-        return tn__loop_run<16>(ctx, 3, op, compare_body<uint8_t>{f});
-    }
+    TN_TYPES(a->dtype, return tn__loop_run<tn__per_load<T>>(ctx, 3, op, compare_body<T>{f}));
 }
 
 tn_status tn__cuda_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, const tn_desc *a,
@@ -300,14 +253,5 @@ tn_status tn__cuda_where(tn_context *ctx, const tn_desc *y, const tn_desc *c, co
         return TN_EUNSUPPORTED;
     }
     tn__operands op = {y, c, a, b};
-    switch (tn__cuda_element(y->dtype)) {
-    case 8:
-        return tn__loop_run<2>(ctx, 4, op, where_body<uint64_t>{});
-    case 4:
-        return tn__loop_run<4>(ctx, 4, op, where_body<uint32_t>{});
-    case 2:
-        return tn__loop_run<8>(ctx, 4, op, where_body<uint16_t>{});
-    default:
-        return tn__loop_run<16>(ctx, 4, op, where_body<uint8_t>{});
-    }
+    TN_WIDTHS(y->dtype, return tn__loop_run<tn__per_load<T>>(ctx, 4, op, where_body<T>{}));
 }

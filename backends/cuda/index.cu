@@ -130,16 +130,7 @@ tn_status tn__cuda_gather_rows(tn_context *ctx, const tn_desc *y, const tn_desc 
     if (r.walk.count > 0 && pack_rows(&r, (int)(16 / size), size)) {
         return gather_rows<uint4>(ctx, r, index, x->size[0]);
     }
-    switch (size) {
-    case 8:
-        return gather_rows<uint64_t>(ctx, r, index, x->size[0]);
-    case 4:
-        return gather_rows<uint32_t>(ctx, r, index, x->size[0]);
-    case 2:
-        return gather_rows<uint16_t>(ctx, r, index, x->size[0]);
-    default:
-        return gather_rows<uint8_t>(ctx, r, index, x->size[0]);
-    }
+    TN_WIDTHS(y->dtype, return gather_rows<T>(ctx, r, index, x->size[0]));
 }
 
 /* Operands y, index, x; x has stride 0 along the dimension, and `along` is the real stride. */
@@ -157,13 +148,6 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK)
     }
 }
 
-template <typename U>
-static tn_status gather_dim(tn_context *ctx, const tn__walk &walk, const indices &index,
-                            int64_t along) {
-    return TN_LAUNCH(ctx, (gather_kernel<U>), tn__loop_grid(ctx, walk.count), TN__LOOP_BLOCK, 0,
-                     walk, index, along);
-}
-
 tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *index,
                           int dim) {
     if (y->dtype != x->dtype || !tn__is_index(index->dtype)) { return TN_EUNSUPPORTED; }
@@ -173,16 +157,8 @@ tn_status tn__cuda_gather(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     tn__walk walk = tn__cuda_walk(3, op);
     indices checked = indices_of(ctx, index, x->size[dim]);
     if (walk.count == 0) { return TN_OK; }
-    switch (tn__cuda_element(y->dtype)) {
-    case 8:
-        return gather_dim<uint64_t>(ctx, walk, checked, x->stride[dim]);
-    case 4:
-        return gather_dim<uint32_t>(ctx, walk, checked, x->stride[dim]);
-    case 2:
-        return gather_dim<uint16_t>(ctx, walk, checked, x->stride[dim]);
-    default:
-        return gather_dim<uint8_t>(ctx, walk, checked, x->stride[dim]);
-    }
+    TN_WIDTHS(y->dtype, return TN_LAUNCH(ctx, (gather_kernel<T>), tn__loop_grid(ctx, walk.count),
+                                         TN__LOOP_BLOCK, 0, walk, checked, x->stride[dim]));
 }
 
 /* ---- Scatter-adds ---------------------------------------------------------------------------- */

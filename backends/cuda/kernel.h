@@ -1,4 +1,4 @@
-/* What a kernel may use. A .cu file includes this and no CUDA header.
+/* What a kernel may use. A .cu file includes this and no CUDA header (sort.cu also one of CUB's).
  *
  * Kernels are compiled twice: by nvcc for the GPU, and by the host's C++ compiler for the emulator
  * (tests/emulator/), where a block's threads are fibres and tests run every kernel against ref. So
@@ -102,30 +102,55 @@ template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float
     return __float2half_rn(x);
 }
 
-/* Runs the statement with T as the type of a float dtype; returns TN_EUNSUPPORTED from the function
- * for other dtypes:
+/* Runs the statement with T as the type of a dtype. TN_FLOATS returns TN_EUNSUPPORTED from the
+ * function for dtypes that are not floats; for TN_FLOATS_ONLY the dtype is known to be one.
  *
  *     TN_FLOATS(y->dtype, return launch_softmax<T>(ctx, y, x)); */
-#define TN_FLOATS(dtype, ...)   \
-    switch (dtype) {            \
-    case TN_F32: {              \
-        typedef float T;        \
-        __VA_ARGS__;            \
-    } break;                    \
-    case TN_F64: {              \
-        typedef double T;       \
-        __VA_ARGS__;            \
-    } break;                    \
-    case TN_BF16: {             \
-        typedef tn__bf16 T;     \
-        __VA_ARGS__;            \
-    } break;                    \
-    case TN_F16: {              \
-        typedef tn__half T;     \
-        __VA_ARGS__;            \
-    } break;                    \
-    default:                    \
-        return TN_EUNSUPPORTED; \
+#define TN__CASE(code, type, ...) \
+    case code: {                  \
+        typedef type T;           \
+        __VA_ARGS__;              \
+    } break;
+#define TN__OTHERWISE(type, ...) \
+    default: {                   \
+        typedef type T;          \
+        __VA_ARGS__;             \
+    } break;
+#define TN_FLOATS(dtype, ...)                    \
+    switch (dtype) {                             \
+        TN__CASE(TN_F32, float, __VA_ARGS__)     \
+        TN__CASE(TN_F64, double, __VA_ARGS__)    \
+        TN__CASE(TN_BF16, tn__bf16, __VA_ARGS__) \
+        TN__CASE(TN_F16, tn__half, __VA_ARGS__)  \
+    default:                                     \
+        return TN_EUNSUPPORTED;                  \
+    }
+#define TN_FLOATS_ONLY(dtype, ...)               \
+    switch (dtype) {                             \
+        TN__CASE(TN_F32, float, __VA_ARGS__)     \
+        TN__CASE(TN_BF16, tn__bf16, __VA_ARGS__) \
+        TN__CASE(TN_F16, tn__half, __VA_ARGS__)  \
+        TN__OTHERWISE(double, __VA_ARGS__)       \
+    }
+/* Any dtype; that of bool is uint8_t. */
+#define TN_TYPES(dtype, ...)                     \
+    switch (dtype) {                             \
+        TN__CASE(TN_F32, float, __VA_ARGS__)     \
+        TN__CASE(TN_F64, double, __VA_ARGS__)    \
+        TN__CASE(TN_BF16, tn__bf16, __VA_ARGS__) \
+        TN__CASE(TN_F16, tn__half, __VA_ARGS__)  \
+        TN__CASE(TN_I64, int64_t, __VA_ARGS__)   \
+        TN__CASE(TN_I32, int32_t, __VA_ARGS__)   \
+        TN__CASE(TN_I8, int8_t, __VA_ARGS__)     \
+        TN__OTHERWISE(uint8_t, __VA_ARGS__)      \
+    }
+/* T is an integer as wide as the dtype's elements: for kernels that move bits. */
+#define TN_WIDTHS(dtype, ...)               \
+    switch (tn__cuda_element(dtype)) {      \
+        TN__CASE(8, uint64_t, __VA_ARGS__)  \
+        TN__CASE(4, uint32_t, __VA_ARGS__)  \
+        TN__CASE(2, uint16_t, __VA_ARGS__)  \
+        TN__OTHERWISE(uint8_t, __VA_ARGS__) \
     }
 
 static inline __host__ __device__ int64_t tn__ceil_div(int64_t a, int64_t b) {

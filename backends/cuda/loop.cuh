@@ -124,14 +124,19 @@ static tn_status tn__loop_launch(tn_context *ctx, tn__loop loop, const Body &bod
                      TN__LOOP_BLOCK, 0, plan, body);
 }
 
+/* V elements at a time if they can be, else one by one. */
+template <int V, typename Body>
+static tn_status tn__loop_packed(tn_context *ctx, const tn__loop &loop, const Body &body) {
+    return V > 1 && tn__cuda_loop_packs(&loop, V) ? tn__loop_launch<V>(ctx, loop, body)
+                                                  : tn__loop_launch<1>(ctx, loop, body);
+}
+
 typedef const tn_desc *const tn__operands[TN__OPERANDS];
 
 /* Runs the body over these operands, the first of which is written. */
 template <int V, typename Body>
 static tn_status tn__loop_run(tn_context *ctx, int operands, tn__operands &op, const Body &body) {
-    tn__loop loop = tn__cuda_loop(operands, op);
-    return V > 1 && tn__cuda_loop_packs(&loop, V) ? tn__loop_launch<V>(ctx, loop, body)
-                                                  : tn__loop_launch<1>(ctx, loop, body);
+    return tn__loop_packed<V>(ctx, tn__cuda_loop(operands, op), body);
 }
 
 /* ---- Walks ----------------------------------------------------------------------------------- */

@@ -25,10 +25,18 @@ tn_status tn__cuda_memory_begin(tn__cuda_own *own) {
     return tn__cuda_check(error, "the device's memory pool");
 }
 
-void tn__cuda_memory_trim(tn__cuda_own *own) {
+static void trim_pool(tn__cuda_own *own) {
     (void)cudaStreamSynchronize(own->base.compute); /* what was freed is in use until then */
     (void)cudaMemPoolTrimTo(own->pool, 0);
     (void)cudaGetLastError();
+}
+
+void tn__cuda_memory_trim(int index) {
+    tn__cuda_own *own = tn__cuda_ready_at(index);
+    if (own) {
+        trim_pool(own);
+        tn__cuda_host_trim();
+    }
 }
 
 static void count_bytes(tn__cuda_own *own, int64_t bytes) {
@@ -36,13 +44,13 @@ static void count_bytes(tn__cuda_own *own, int64_t bytes) {
     while (now > peak && !atomic_compare_exchange_weak(&own->peak, &peak, now)) {}
 }
 
-void *tn__cuda_memory_alloc(tn__cuda_own *own, size_t bytes) {
+void *tn__cuda_memory_take(tn__cuda_own *own, size_t bytes) {
     void *memory = NULL;
     if (bytes == 0) { return NULL; }
     cudaError_t error = cudaMallocAsync(&memory, bytes, own->base.compute);
     if (error == cudaErrorMemoryAllocation) { /* unless what the pool keeps is in the way */
         (void)cudaGetLastError();
-        tn__cuda_memory_trim(own);
+        trim_pool(own);
         error = cudaMallocAsync(&memory, bytes, own->base.compute);
     }
     if (tn__cuda_check(error, "device memory") != TN_OK) { return NULL; }
@@ -51,11 +59,16 @@ void *tn__cuda_memory_alloc(tn__cuda_own *own, size_t bytes) {
     return memory;
 }
 
+void *tn__cuda_memory_alloc(int index, size_t bytes) {
+    return tn__cuda_device_at(index) ? tn__cuda_memory_take(tn__cuda_own_at(index), bytes) : NULL;
+}
+
 /* The runtime does not know the memory only if something here is wrong; a device that has failed
  * says so elsewhere. */
-void tn__cuda_memory_free(tn__cuda_own *own, void *memory, size_t bytes) {
+void tn__cuda_memory_free(int index, void *memory, size_t bytes) {
     static bool said;
-    if (!memory) { return; }
+    tn__cuda_own *own = tn__cuda_ready_at(index);
+    if (!own || !memory) { return; }
     cudaError_t error = cudaFreeAsync(memory, own->base.compute);
     if (error != cudaSuccess) { (void)cudaGetLastError(); }
     if (error == cudaErrorInvalidValue) {
@@ -65,8 +78,10 @@ void tn__cuda_memory_free(tn__cuda_own *own, void *memory, size_t bytes) {
     }
 }
 
-tn_memory_stats tn__cuda_memory_stats(tn__cuda_own *own) {
+tn_memory_stats tn__cuda_memory_stats(int index) {
     uint64_t reserved = 0;
+    tn__cuda_own *own = tn__cuda_ready_at(index);
+    if (!own) { return (tn_memory_stats){.allocated = 0}; }
     (void)cudaMemPoolGetAttribute(own->pool, cudaMemPoolAttrReservedMemCurrent, &reserved);
     return (tn_memory_stats){.allocated = atomic_load(&own->allocated),
                              .peak = atomic_load(&own->peak),
@@ -74,15 +89,18 @@ tn_memory_stats tn__cuda_memory_stats(tn__cuda_own *own) {
                              .allocations = atomic_load(&own->allocations)};
 }
 
-int tn__cuda_memory_text(tn__cuda_own *own, char *text, size_t size) {
+void tn__cuda_memory_reset_peak(int index) {
+    tn__cuda_own *own = tn__cuda_ready_at(index);
+    if (own) { atomic_store(&own->peak, atomic_load(&own->allocated)); }
+}
+
+int tn__cuda_memory_text(int index, char *text, size_t size) {
     size_t idle = 0, all = 0;
-    int previous = tn__cuda_enter(own->base.index);
-    tn_status status = tn__cuda_check(cudaMemGetInfo(&idle, &all), "the device's memory");
-    tn__cuda_leave(previous);
-    if (status != TN_OK) { /* for example, the device has failed */
-        return snprintf(text, size, "%s", tn__cuda_reason());
+    if (!tn__cuda_device_at(index) ||
+        tn__cuda_check(cudaMemGetInfo(&idle, &all), "the device's memory") != TN_OK) {
+        return snprintf(text, size, "%s", tn__cuda_reason()); /* e.g. the device has failed */
     }
-    tn_memory_stats s = tn__cuda_memory_stats(own);
+    tn_memory_stats s = tn__cuda_memory_stats(index);
     return snprintf(
         text, size,
         "%.1f MiB in use, peak %.1f; %.1f reserved; the device has %.1f MiB left of %.1f",

@@ -109,6 +109,11 @@ static tn_status engine_failed(nccl *e, char *why) {
     return status;
 }
 
+/* Fails with the runtime's reason. */
+static tn_status fail_cuda(nccl *e, tn_status status) {
+    return engine_fail(e, status, "%s", tn__cuda_reason());
+}
+
 static tn_status status_of(ncclResult_t result) {
     switch (result) {
     case ncclUnhandledCudaError:
@@ -207,11 +212,7 @@ static tn_status flight_poll(nccl *e, flight *f, const tn_transfer *t, const cha
     cudaError_t error = cudaEventQuery(f->end->event);
     (void)cudaGetLastError(); /* clears cudaErrorNotReady, which is not an error */
     *over = error != cudaErrorNotReady;
-    if (*over) {
-        return tn__cuda_check(error, what) == TN_OK
-                   ? TN_OK
-                   : engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
-    }
+    if (*over) { return tn__cuda_check(error, what) == TN_OK ? TN_OK : fail_cuda(e, TN_EDEVICE); }
     ncclResult_t result = ncclSuccess, asked = e->api->CommGetAsyncError(e->comm, &result);
     result = asked != ncclSuccess ? asked : result;
     return result == ncclSuccess || result == ncclInProgress ? check_engine(e, &f->patience, what)
@@ -220,43 +221,39 @@ static tn_status flight_poll(nccl *e, flight *f, const tn_transfer *t, const cha
 
 /* ---- Operations ------------------------------------------------------------------------------ */
 
-static bool type_of(tn_dtype dtype, ncclDataType_t *type, size_t *size) {
+static bool type_of(tn_dtype dtype, ncclDataType_t *type) {
     static const struct {
+        tn_dtype dtype;
         ncclDataType_t type;
-        size_t size;
-    } types[TN_DTYPES] = {
-        [TN_F32] = {ncclFloat32, 4}, [TN_F64] = {ncclFloat64, 8}, [TN_BF16] = {ncclBfloat16, 2},
-        [TN_F16] = {ncclFloat16, 2}, [TN_I64] = {ncclInt64, 8},   [TN_I32] = {ncclInt32, 4},
-        [TN_U8] = {ncclUint8, 1},    [TN_I8] = {ncclInt8, 1},
-    };
-    if ((unsigned)dtype >= TN_DTYPES || types[dtype].size == 0) { return false; }
-    *type = types[dtype].type;
-    *size = types[dtype].size;
-    return true;
+    } all[] = {{TN_F32, ncclFloat32}, {TN_F64, ncclFloat64}, {TN_BF16, ncclBfloat16},
+               {TN_F16, ncclFloat16}, {TN_I64, ncclInt64},   {TN_I32, ncclInt32},
+               {TN_U8, ncclUint8},    {TN_I8, ncclInt8}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        if (all[i].dtype == dtype) {
+            *type = all[i].type;
+            return true;
+        }
+    }
+    return false;
 }
 
 /* NCCL's integer means overflow in the sum and ours do not: only means of floats are left to it. */
 static bool reduction_of(const tn_transfer *t, ncclRedOp_t *op) {
-    bool is_float = tn__is_float(t->dtype);
-    switch (t->reduce) {
-    case TN_MEAN:
-        *op = ncclAvg;
-        return is_float;
-    case TN_SUM:
-        *op = ncclSum;
-        return true;
-    case TN_PRODUCT:
-        *op = ncclProd;
-        return true;
-    case TN_MIN:
-        *op = ncclMin;
-        return true;
-    case TN_MAX:
-        *op = ncclMax;
-        return true;
-    default:
-        return false;
+    static const struct {
+        tn_reduction reduce;
+        ncclRedOp_t op;
+    } all[] = {{TN_MEAN, ncclAvg},
+               {TN_SUM, ncclSum},
+               {TN_PRODUCT, ncclProd},
+               {TN_MIN, ncclMin},
+               {TN_MAX, ncclMax}};
+    for (size_t i = 0; i < sizeof(all) / sizeof(*all); i++) {
+        if (all[i].reduce == t->reduce) {
+            *op = all[i].op;
+            return t->reduce != TN_MEAN || tn__is_float(t->dtype);
+        }
     }
+    return false;
 }
 
 /* Messages between ranks, as one operation: sends in[r] to each rank r in `to`, receives out[r]
@@ -267,9 +264,9 @@ static bool includes_rank(int whom, int rank) {
     return whom == EVERYBODY || whom == rank;
 }
 
-static ncclResult_t exchange_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
-                                   int to, int from) {
-    size_t count = (size_t)t->count;
+static ncclResult_t exchange_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, int to,
+                                   int from) {
+    size_t count = (size_t)t->count, size = tn__cuda_element(t->dtype);
     ncclResult_t result = e->api->GroupStart();
     for (int r = 0; r < e->base.ranks && result == ncclSuccess; r++) {
         size_t skip = (size_t)r * count * size;
@@ -287,21 +284,11 @@ static ncclResult_t exchange_parts(nccl *e, const tn_transfer *t, ncclDataType_t
     return result != ncclSuccess ? result : ended;
 }
 
-/* Scatter: the root sends a part to each; gather: the root receives one from each. */
-static ncclResult_t scatter_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
-    bool root = e->base.rank == t->root;
-    return exchange_parts(e, t, type, size, root ? EVERYBODY : NOBODY, t->root);
-}
-
-static ncclResult_t gather_parts(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size) {
-    bool root = e->base.rank == t->root;
-    return exchange_parts(e, t, type, size, t->root, root ? EVERYBODY : NOBODY);
-}
-
-static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_t type, size_t size,
+static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_t type,
                                     ncclRedOp_t op) {
     const tn__nccl_table *api = e->api;
     size_t count = (size_t)t->count;
+    int root_alone = e->base.rank == t->root ? EVERYBODY : NOBODY;
     switch (t->kind) {
     case TN_ALL_REDUCE:
         return api->AllReduce(t->in, t->out, count, type, op, e->comm, e->stream);
@@ -314,15 +301,15 @@ static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_
     case TN_REDUCE_TO_ROOT:
         return api->Reduce(t->in, t->out, count, type, op, t->root, e->comm, e->stream);
     case TN_GATHER:
-        return gather_parts(e, t, type, size);
+        return exchange_parts(e, t, type, t->root, root_alone);
     case TN_SCATTER:
-        return scatter_parts(e, t, type, size);
+        return exchange_parts(e, t, type, root_alone, t->root);
     case TN_ALL_TO_ALL:
-        return exchange_parts(e, t, type, size, EVERYBODY, EVERYBODY);
+        return exchange_parts(e, t, type, EVERYBODY, EVERYBODY);
     case TN_SEND:
-        return exchange_parts(e, t, type, size, t->root, NOBODY);
+        return exchange_parts(e, t, type, t->root, NOBODY);
     case TN_RECV:
-        return exchange_parts(e, t, type, size, NOBODY, t->root);
+        return exchange_parts(e, t, type, NOBODY, t->root);
     default:
         return ncclInvalidUsage;
     }
@@ -330,14 +317,15 @@ static ncclResult_t submit_transfer(nccl *e, const tn_transfer *t, ncclDataType_
 
 /* A copy of `in`, because NCCL cannot exchange in place; may fail the engine. Rare, so it uses
  * cudaMalloc. */
-static void *copy_input(nccl *e, const tn_transfer *t, size_t bytes) {
+static void *copy_input(nccl *e, const tn_transfer *t) {
+    size_t bytes = (size_t)t->count * tn__cuda_element(t->dtype) * (size_t)e->base.ranks;
     void *copy = NULL;
     tn_status status = tn__cuda_check(cudaMalloc(&copy, bytes), "all_to_all in place");
     if (status == TN_OK) {
         status = tn__cuda_check(
             cudaMemcpyAsync(copy, t->in, bytes, cudaMemcpyDeviceToDevice, e->stream), "all_to_all");
     }
-    if (status != TN_OK) { engine_fail(e, status, "%s", tn__cuda_reason()); }
+    if (status != TN_OK) { fail_cuda(e, status); }
     return copy;
 }
 
@@ -362,7 +350,7 @@ static const char *name_of(tn_collective kind) {
 static tn_status flight_begin(nccl *e, const tn_transfer *t, flight *f) {
     tn__cuda_mark *end = tn__cuda_mark_in(e->index, e->stream);
     if (!end) {
-        engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        fail_cuda(e, TN_EDEVICE);
         return TN_EDEVICE;
     }
     f->end = end;
@@ -379,11 +367,10 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
     tn_transfer t = *given;
     ncclDataType_t type;
     ncclRedOp_t op = ncclSum;
-    size_t size;
     const char *what = name_of(t.kind);
     bool reduces =
         t.kind == TN_ALL_REDUCE || t.kind == TN_REDUCE_SCATTER || t.kind == TN_REDUCE_TO_ROOT;
-    if (!type_of(t.dtype, &type, &size) || (reduces && !reduction_of(&t, &op))) {
+    if (!type_of(t.dtype, &type) || (reduces && !reduction_of(&t, &op))) {
         engine_fail(e, TN_EUNSUPPORTED, "NCCL has no such %s (means are of floats only)", what);
         return TN_EUNSUPPORTED;
     }
@@ -394,15 +381,15 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
     }
     const tn__cuda_mark *ready = t.ready;
     if (ready && tn__cuda_check(cudaStreamWaitEvent(e->stream, ready->event, 0), what) != TN_OK) {
-        engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
+        fail_cuda(e, TN_EDEVICE);
         return TN_EDEVICE;
     }
     if (t.kind == TN_ALL_TO_ALL && t.in == t.out && t.count > 0) {
-        t.in = f->copy = copy_input(e, &t, (size_t)t.count * size * (size_t)e->base.ranks);
+        t.in = f->copy = copy_input(e, &t);
     }
     tn_status status = engine_failed(e, NULL);
     if (status == TN_OK) {
-        status = comm_settle(e, submit_transfer(e, &t, type, size, op), t.deadline, what);
+        status = comm_settle(e, submit_transfer(e, &t, type, op), t.deadline, what);
     }
     return status == TN_OK ? flight_begin(e, &t, f) : status;
 }
@@ -493,9 +480,7 @@ static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why)
         engine_fail(e, TN_ENOMEM, "out of memory");
         status = TN_ENOMEM;
     }
-    if (status == TN_OK && !tn__cuda_device_at(e->index)) {
-        status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
-    }
+    if (status == TN_OK && !tn__cuda_device_at(e->index)) { status = fail_cuda(e, TN_EDEVICE); }
     if (status == TN_OK) {
         if (!e->flights) { /* reaping would wait for them */
             reap_regions(e, false);
@@ -513,9 +498,7 @@ static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why)
 static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
     nccl *e = (nccl *)base;
     tn_status status = engine_failed(e, NULL);
-    if (status == TN_OK && !tn__cuda_device_at(e->index)) {
-        status = engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
-    }
+    if (status == TN_OK && !tn__cuda_device_at(e->index)) { status = fail_cuda(e, TN_EDEVICE); }
     if (status == TN_OK) { status = flight_poll(e, e->flights, t, name_of(t->kind), over); }
     if (status != TN_OK) {
         abort_comm(e);
@@ -595,23 +578,17 @@ static tn_status share_id(nccl *e, const tn_engine_options *o, ncclUniqueId *id)
     return status;
 }
 
-static tn_status make_stream(nccl *e) {
-    int least = 0, greatest = 0;
-    cudaDeviceGetStreamPriorityRange(&least, &greatest);
-    tn_status status = tn__cuda_check(
-        cudaStreamCreateWithPriority(&e->stream, cudaStreamNonBlocking, greatest), "a stream");
-    return status == TN_OK ? TN_OK : engine_fail(e, status, "%s", tn__cuda_reason());
-}
-
 static tn_status comm_join(nccl *e, const tn_engine_options *o) {
     ncclUniqueId id;
     ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
     config.blocking = 0;
-    if (!tn__cuda_device_at(e->index)) {
-        return engine_fail(e, TN_EDEVICE, "%s", tn__cuda_reason());
-    }
-    tn_status status = make_stream(e);
-    status = status == TN_OK ? share_id(e, o, &id) : status;
+    if (!tn__cuda_device_at(e->index)) { return fail_cuda(e, TN_EDEVICE); }
+    int least = 0, greatest = 0;
+    cudaDeviceGetStreamPriorityRange(&least, &greatest);
+    tn_status status = tn__cuda_check(
+        cudaStreamCreateWithPriority(&e->stream, cudaStreamNonBlocking, greatest), "a stream");
+    if (status != TN_OK) { return fail_cuda(e, status); }
+    status = share_id(e, o, &id);
     if (status != TN_OK) { return status; }
     ncclResult_t result = e->api->CommInitRankConfig(&e->comm, o->ranks, id, o->rank, &config);
     return comm_settle(e, result, o->deadline, "joining");

@@ -10,36 +10,12 @@
 #include "backends/cuda/rows.cuh"
 #include "backends/norm.h"
 
-template <typename T> struct matrix {
-    T *data;
-    int64_t row, column; /* strides */
-};
-
-template <typename T> static matrix<T> matrix_of(const tn_desc *d) {
-    return d ? matrix<T>{static_cast<T *>(d->data), d->stride[0], d->stride[1]}
-             : matrix<T>{NULL, 0, 0};
-}
-
-template <typename T> struct vector {
-    T *data;
-    int64_t stride;
-};
-
-template <typename T> static vector<T> vector_of(const tn_desc *d) {
-    return d ? vector<T>{static_cast<T *>(d->data), d->stride[0]} : vector<T>{NULL, 0};
-}
-
-template <typename T>
-static __device__ __forceinline__ tn__line<T> line_at(const matrix<T> &m, int64_t row) {
-    return tn__line_of(m.data + row * m.row, m.column);
-}
-
 /* A pack of a vector, or `missing` when there is none. */
-template <bool WHOLE, typename T, typename C>
-static __device__ __forceinline__ void load_vector(C *out, const vector<T> &v, int64_t at,
-                                                   int64_t n, C missing) {
+template <typename T, bool WHOLE, typename C>
+static __device__ __forceinline__ void load_vector(C *out, const tn_desc &v, int64_t at, int64_t n,
+                                                   C missing) {
     if (v.data) {
-        tn__pack_load<WHOLE>(out, tn__line_of(v.data, v.stride), at, n, (C)0);
+        tn__pack_load<WHOLE>(out, tn__line_of(static_cast<T *>(v.data), v.stride[0]), at, n, (C)0);
     } else {
         TN_UNROLL
         for (int k = 0; k < tn__pack<T>::size; k++) {
@@ -66,13 +42,9 @@ static bool all_of(tn_dtype dtype, int count, const tn_desc *const *d) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-template <typename T> struct forward {
-    typedef typename tn__compute<T>::type C;
-    matrix<T> x, other, sum, y; /* with other: sum = x + other is normalised */
-    vector<T> w, b;
-    vector<C> mean, rstd;
-    int64_t rows, c;
-    C eps;
+struct forward {
+    tn_desc sum, y, mean, rstd, x, other, w, b; /* with other: sum = x + other is normalised */
+    double eps;
     bool centred; /* else RMS norm */
 };
 
@@ -97,17 +69,17 @@ static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, 
  * sm_100. */
 template <typename T, int TEAM, int ITEMS>
 __global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
-    norm_kernel(forward<T> f) {
+    norm_kernel(forward f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size;
     TN_SHARED(C, shared, 32);
-    int64_t row = tn__team_number<TEAM>(), c = f.c;
-    if (row >= f.rows) { return; }
-    tn__line<T> x = line_at(f.x, row), y = line_at(f.y, row);
+    int64_t row = tn__team_number<TEAM>(), c = f.x.size[1];
+    if (row >= f.x.size[0]) { return; }
+    tn__line<T> x = tn__line_at<T>(f.x, row), y = tn__line_at<T>(f.y, row);
     tn__held<T, TEAM, ITEMS> held;
     C first = c > 0 ? tn__load(x.data[0]) : 0;
     if (f.other.data) {
-        tn__line<T> sum = line_at(f.sum, row), other = line_at(f.other, row);
+        tn__line<T> sum = tn__line_at<T>(f.sum, row), other = tn__line_at<T>(f.other, row);
         first = c > 0 ? tn__load(tn__store<T>(first + tn__load(other.data[0]))) : 0;
         add_rows<T, TEAM, ITEMS, C>(held, sum, x, other, c);
         x = sum;
@@ -137,11 +109,11 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
         squares += part;
     });
     squares = tn__team_reduce<TEAM>(squares, shared, tn__join_sum());
-    C rstd = 1 / tn__sqrt(squares / (C)c + f.eps);
+    C rstd = 1 / tn__sqrt(squares / (C)c + (C)f.eps);
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, c, (C)0), w[V], b[V];
-        load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
-        load_vector<(ITEMS > 0)>(b, f.b, at, c, (C)0);
+        load_vector<T, (ITEMS > 0)>(w, f.w, at, c, (C)1);
+        load_vector<T, (ITEMS > 0)>(b, f.b, at, c, (C)0);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
             v[k] = (v[k] - mean) * rstd * w[k] + b[k];
@@ -149,45 +121,45 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
         tn__pack_store<(ITEMS > 0)>(y, at, c, v);
     });
     if (tn__team_lane<TEAM>() == 0) {
-        if (f.mean.data) { f.mean.data[row * f.mean.stride] = mean; }
-        if (f.rstd.data) { f.rstd.data[row * f.rstd.stride] = rstd; }
+        if (f.mean.data) { tn__at<C>(f.mean, row) = mean; }
+        if (f.rstd.data) { tn__at<C>(f.rstd, row) = rstd; }
     }
 }
 
-template <typename T>
-static tn_status launch_norm(tn_context *ctx, const forward<T> &f, bool whole) {
-    TN_BY_LENGTH(T, f.c, whole,
-                 return TN_LAUNCH(ctx, (norm_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(f.rows),
-                                  tn__team_block<TEAM>(), 0, f));
-}
-
-/* Any of the norms. `other` and `sum` are NULL without a residual sum. */
-static tn_status run_norm(tn_context *ctx, const tn_desc *sum, const tn_desc *y,
-                          const tn_desc *mean, const tn_desc *rstd, const tn_desc *x,
-                          const tn_desc *other, const tn_desc *w, const tn_desc *b, double eps,
-                          bool centred) {
+/* ADDS: the norm of a residual sum, whose operands and results come before the others. Without
+ * CENTRED: RMS norm, which has no mean and no bias. */
+template <bool ADDS, bool CENTRED> static tn_status norm_forward(const tn_op_call *c) {
+    const tn_desc *x = c->x[0], *other = ADDS ? c->x[1] : NULL, *w = c->x[ADDS + 1],
+                  *b = CENTRED ? c->x[ADDS + 2] : NULL, *y = c->y[0], *sum = ADDS ? c->y[1] : NULL,
+                  *mean = CENTRED ? c->y[ADDS + 1] : NULL, *rstd = c->y[ADDS + 1 + CENTRED];
     const tn_desc *same[] = {x, sum, y, other, w, b}, *wide[] = {mean, rstd};
     if (!all_of(x->dtype, 6, same) || !all_of(tn__wide(x->dtype), 2, wide)) {
         return TN_EUNSUPPORTED;
     }
     if (x->size[0] == 0) { return tn__is_float(x->dtype) ? TN_OK : TN_EUNSUPPORTED; }
-    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; forward<T> f;
-              f.x = matrix_of<T>(x); f.other = matrix_of<T>(other); f.sum = matrix_of<T>(sum);
-              f.y = matrix_of<T>(y); f.w = vector_of<T>(w); f.b = vector_of<T>(b);
-              f.mean = vector_of<C>(mean); f.rstd = vector_of<C>(rstd); f.rows = x->size[0];
-              f.c = x->size[1]; f.eps = (C)eps; f.centred = centred;
-              return launch_norm<T>(ctx, f, all_whole(6, same)));
+    forward f = {};
+    f.sum = tn__given(sum);
+    f.y = tn__given(y);
+    f.mean = tn__given(mean);
+    f.rstd = tn__given(rstd);
+    f.x = tn__given(x);
+    f.other = tn__given(other);
+    f.w = tn__given(w);
+    f.b = tn__given(b);
+    f.eps = ((const tn_norm_args *)c->args)->eps;
+    f.centred = CENTRED;
+    bool whole = all_whole(6, same);
+    TN_FLOATS(x->dtype, TN_BY_LENGTH(T, x->size[1], whole,
+                                     return TN_LAUNCH(c->ctx, (norm_kernel<T, TEAM, ITEMS>),
+                                                      tn__team_grid<TEAM>(x->size[0]),
+                                                      tn__team_block<TEAM>(), 0, f)));
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-template <typename T> struct backward {
-    typedef typename tn__compute<T>::type C;
-    matrix<T> dx, dsum, dy, x;
-    vector<T> w;
-    vector<C> mean, rstd; /* without a mean: RMS norm */
-    C *partial;           /* (blocks, 2, c): dw and db of each block's rows; NULL: not wanted */
-    int64_t rows, c;
+struct backward {
+    tn_desc dx, dsum, dy, x, mean, rstd, w; /* without a mean: RMS norm */
+    void *partial; /* (blocks, 2, c): dw and db of each block's rows; NULL: not wanted */
 };
 
 /* sum + dx as an addition of its own would be: dx is rounded before, and nothing is contracted. So
@@ -235,25 +207,24 @@ static __device__ __forceinline__ void flush_partial(C *partial, int64_t c, cons
 }
 
 template <typename T, int TEAM, int ITEMS>
-__global__ void __launch_bounds__(tn__team_block<TEAM>()) norm_backward_kernel(backward<T> f) {
+__global__ void __launch_bounds__(tn__team_block<TEAM>()) norm_backward_kernel(backward f) {
     typedef typename tn__compute<T>::type C;
     const int V = tn__pack<T>::size, KEPT = ITEMS > 0 ? ITEMS : 1;
     TN_SHARED(tn__two<C>, shared, 32);
-    int64_t c = f.c, teams = (int64_t)gridDim.x * (blockDim.x / TEAM);
-    C *partial = f.partial ? f.partial + (int64_t)blockIdx.x * 2 * c : NULL;
+    int64_t c = f.x.size[1], teams = (int64_t)gridDim.x * (blockDim.x / TEAM);
+    C *partial = f.partial ? static_cast<C *>(f.partial) + (int64_t)blockIdx.x * 2 * c : NULL;
     C dw[KEPT] = {0}, db[KEPT] = {0};
     bool first = true;
-    for (int64_t row = tn__team_number<TEAM>(); row < f.rows; row += teams) {
-        tn__line<T> x = line_at(f.x, row), dy = line_at(f.dy, row);
-        C mean = f.mean.data ? f.mean.data[row * f.mean.stride] : 0,
-          rstd = f.rstd.data[row * f.rstd.stride];
+    for (int64_t row = tn__team_number<TEAM>(); row < f.x.size[0]; row += teams) {
+        tn__line<T> x = tn__line_at<T>(f.x, row), dy = tn__line_at<T>(f.dy, row);
+        C mean = f.mean.data ? tn__at<C>(f.mean, row) : (C)0, rstd = tn__at<C>(f.rstd, row);
         tn__held<T, TEAM, ITEMS> held_x, held_dy;
         held_x.open(x, c, mean);
         held_dy.open(dy, c, (C)0);
         tn__two<C> sums = {0, 0}; /* of g = dy w, and of g h */
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
             C *v = held_x.pack(x, at, p, c, mean), *g = held_dy.pack(dy, at, p, c, (C)0), w[V];
-            load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
+            load_vector<T, (ITEMS > 0)>(w, f.w, at, c, (C)1);
             tn__two<C> part = {0, 0};
             TN_UNROLL
             for (int k = 0; k < V; k++) {
@@ -275,11 +246,11 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>()) norm_backward_kernel(b
         if (!f.dx.data) { continue; }
         sums = tn__team_reduce<TEAM>(sums, shared, tn__join_sum());
         C mean_g = f.mean.data ? sums.a / (C)c : 0, mean_gh = sums.b / (C)c;
-        tn__line<T> dx = line_at(f.dx, row), dsum = line_at(f.dsum, row);
+        tn__line<T> dx = tn__line_at<T>(f.dx, row), dsum = tn__line_at<T>(f.dsum, row);
         tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
             const C *v = held_x.pack(x, at, p, c, mean);
             C *g = held_dy.pack(dy, at, p, c, (C)0), w[V];
-            load_vector<(ITEMS > 0)>(w, f.w, at, c, (C)1);
+            load_vector<T, (ITEMS > 0)>(w, f.w, at, c, (C)1);
             TN_UNROLL
             for (int k = 0; k < V; k++) {
                 C h = ITEMS > 0 ? v[k] : (v[k] - mean) * rstd;
@@ -303,8 +274,7 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>()) norm_backward_kernel(b
 enum { STRIPS = 16 };
 template <typename C>
 __global__ void __launch_bounds__(32 * STRIPS)
-    add_partials_kernel(void *dw, int64_t dw_stride, tn_dtype dw_dtype, void *db, int64_t db_stride,
-                        tn_dtype db_dtype, const C *partial, int64_t blocks, int64_t c) {
+    add_partials_kernel(tn_desc dw, tn_desc db, const C *partial, int64_t blocks, int64_t c) {
     TN_SHARED(double, strips, 32 * STRIPS);
     int lane = threadIdx.x % 32, strip = threadIdx.x / 32;
     int64_t at = (int64_t)blockIdx.x * 32 + lane, which = blockIdx.y;
@@ -314,12 +284,12 @@ __global__ void __launch_bounds__(32 * STRIPS)
     }
     strips[threadIdx.x] = sum;
     __syncthreads();
-    void *to = which ? db : dw;
+    void *to = which ? db.data : dw.data;
     if (strip > 0 || at >= c || !to) { return; }
     for (int i = 1; i < STRIPS; i++) {
         sum += strips[i * 32 + lane];
     }
-    tn__put(to, which ? db_dtype : dw_dtype, at * (which ? db_stride : dw_stride), sum);
+    tn__put(to, which ? db.dtype : dw.dtype, at * (which ? db.stride[0] : dw.stride[0]), sum);
 }
 
 /* At most so many blocks: enough for every processor of a large GPU to have work, few enough that
@@ -330,106 +300,69 @@ static inline int64_t most_blocks(unsigned block) {
 
 /* Blocks of `block` threads, TEAM of them a row, and then the sums of their parts of dw and db. */
 template <typename T, int TEAM, int ITEMS>
-static tn_status launch_backward(tn_context *ctx, backward<T> f, const tn_desc *dw,
-                                 const tn_desc *db, unsigned block) {
+static tn_status launch_backward(tn_context *ctx, backward f, const tn_desc *dw, const tn_desc *db,
+                                 unsigned block) {
     typedef typename tn__compute<T>::type C;
-    bool columns = (dw || db) && f.c > 0;
-    int64_t blocks = tn__ceil_div(f.rows, block / TEAM);
+    int64_t c = f.x.size[1], blocks = tn__ceil_div(f.x.size[0], block / TEAM);
+    bool columns = (dw || db) && c > 0;
     blocks = columns && blocks > most_blocks(block) ? most_blocks(block) : blocks;
-    TN__SCRATCH_IF(columns, C, partial, ctx, blocks * 2 * f.c);
+    TN__SCRATCH_IF(columns, C, partial, ctx, blocks * 2 * c);
     if (columns && !partial) { return TN_ENOMEM; }
     f.partial = partial;
-    size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * f.c) * sizeof(C) : 0;
+    size_t shared = columns && ITEMS > 0 && TEAM == 32 ? (size_t)(2 * c) * sizeof(C) : 0;
     tn_status status = blocks > 0 ? TN_LAUNCH(ctx, (norm_backward_kernel<T, TEAM, ITEMS>),
                                               (unsigned)blocks, block, shared, f)
                                   : TN_OK;
     if (status != TN_OK || !columns) { return status; }
-    return TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(f.c, 32), 2),
-                     32 * STRIPS, 0, dw ? dw->data : NULL, dw ? dw->stride[0] : 0,
-                     dw ? dw->dtype : TN_F32, db ? db->data : NULL, db ? db->stride[0] : 0,
-                     db ? db->dtype : TN_F32, f.partial, blocks, f.c);
+    return TN_LAUNCH(ctx, (add_partials_kernel<C>), dim3((unsigned)tn__ceil_div(c, 32), 2),
+                     32 * STRIPS, 0, tn__given(dw), tn__given(db), partial, blocks, c);
 }
 
 /* As TN_BY_LENGTH, but a thread keeps four numbers for each element that it holds: of rows for a
  * block it has 8 elements instead of 16, and a processor has room for twice as many rows. */
 template <typename T>
-static tn_status backward_rows(tn_context *ctx, const backward<T> &f, const tn_desc *dw,
+static tn_status backward_rows(tn_context *ctx, const backward &f, const tn_desc *dw,
                                const tn_desc *db, bool whole) {
+    int64_t c = f.x.size[1];
     if constexpr (sizeof(T) < 8) {
-        if (whole && f.c <= 1024) {
+        if (whole && c <= 1024) {
             return launch_backward<T, 32, 32>(ctx, f, dw, db, TN_WARP_BLOCK);
         }
-        if (whole && f.c <= 2048) { return launch_backward<T, 256, 8>(ctx, f, dw, db, 256); }
-        if (whole && f.c <= 4096) { return launch_backward<T, 512, 8>(ctx, f, dw, db, 512); }
+        if (whole && c <= 2048) { return launch_backward<T, 256, 8>(ctx, f, dw, db, 256); }
+        if (whole && c <= 4096) { return launch_backward<T, 512, 8>(ctx, f, dw, db, 512); }
     }
-    return f.c <= 1024 ? launch_backward<T, 32, 0>(ctx, f, dw, db, 32)
-                       : launch_backward<T, 256, 0>(ctx, f, dw, db, 256);
+    return c <= 1024 ? launch_backward<T, 32, 0>(ctx, f, dw, db, 32)
+                     : launch_backward<T, 256, 0>(ctx, f, dw, db, 256);
 }
 
-static tn_status norm_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *dw,
-                               const tn_desc *db, const tn_desc *dsum, const tn_desc *dy,
-                               const tn_desc *x, const tn_desc *mean, const tn_desc *rstd,
-                               const tn_desc *w) {
+template <bool ADDS, bool CENTRED> static tn_status norm_backward(const tn_op_back *b) {
+    /* both operands of a sum share one gradient */
+    const tn_desc *dx = ADDS && !b->dx[0] ? b->dx[1] : b->dx[0], *dw = b->dx[ADDS + 1],
+                  *db = CENTRED ? b->dx[ADDS + 2] : NULL, *dy = b->dy[0],
+                  *x = ADDS ? b->y[1] : b->x[0], *mean = CENTRED ? b->y[ADDS + 1] : NULL,
+                  *rstd = b->y[ADDS + 1 + CENTRED], *w = b->x[ADDS + 1];
+    /* what dx is added to: the gradient of a residual sum, before the norm or around it */
+    const tn_desc *dsum = ADDS ? b->dy[1] : b->adds & 1 ? dx : NULL;
     const tn_desc *same[] = {x, dx, dsum, dy, w}, *wide[] = {mean, rstd};
     if (!all_of(x->dtype, 5, same) || !all_of(tn__wide(x->dtype), 2, wide) ||
         (dw && !tn__is_float(dw->dtype)) || (db && !tn__is_float(db->dtype))) {
         return TN_EUNSUPPORTED;
     }
-    TN_FLOATS(x->dtype, typedef typename tn__compute<T>::type C; backward<T> f;
-              f.dx = matrix_of<T>(dx); f.dsum = matrix_of<T>(dsum); f.dy = matrix_of<T>(dy);
-              f.x = matrix_of<T>(x); f.w = vector_of<T>(w); f.mean = vector_of<C>(mean);
-              f.rstd = vector_of<C>(rstd); f.partial = NULL; f.rows = x->size[0]; f.c = x->size[1];
-              return backward_rows<T>(ctx, f, dw, db, all_whole(5, same)));
+    backward f = {};
+    f.dx = tn__given(dx);
+    f.dsum = tn__given(dsum);
+    f.dy = tn__given(dy);
+    f.x = tn__given(x);
+    f.mean = tn__given(mean);
+    f.rstd = tn__given(rstd);
+    f.w = tn__given(w);
+    TN_FLOATS(x->dtype, return backward_rows<T>(b->ctx, f, dw, db, all_whole(5, same)));
 }
 
-/* ---- Kernels --------------------------------------------------------------------------------- */
-
-static double eps_of(const void *args) {
-    return ((const tn_norm_args *)args)->eps;
-}
-
-static tn_status layer_norm_forward(const tn_op_call *c) {
-    return run_norm(c->ctx, NULL, c->y[0], c->y[1], c->y[2], c->x[0], NULL, c->x[1], c->x[2],
-                    eps_of(c->args), true);
-}
-/* What dx is added to: it has the gradient of a residual sum around the norm. */
-static const tn_desc *sum_under(const tn_op_back *b) {
-    return b->adds & 1 ? b->dx[0] : NULL;
-}
-static tn_status layer_norm_backward(const tn_op_back *b) {
-    return norm_backward(b->ctx, b->dx[0], b->dx[1], b->dx[2], sum_under(b), b->dy[0], b->x[0],
-                         b->y[1], b->y[2], b->x[1]);
-}
-const tn_op_kernel tn__cuda_op_layer_norm = {layer_norm_forward, layer_norm_backward};
-
-static tn_status rms_norm_forward(const tn_op_call *c) {
-    return run_norm(c->ctx, NULL, c->y[0], NULL, c->y[1], c->x[0], NULL, c->x[1], NULL,
-                    eps_of(c->args), false);
-}
-static tn_status rms_norm_backward(const tn_op_back *b) {
-    return norm_backward(b->ctx, b->dx[0], b->dx[1], NULL, sum_under(b), b->dy[0], b->x[0], NULL,
-                         b->y[1], b->x[1]);
-}
-const tn_op_kernel tn__cuda_op_rms_norm = {rms_norm_forward, rms_norm_backward};
-
-/* Outputs y, s, mean, rstd; a and b share one gradient. */
-static tn_status add_layer_norm_forward(const tn_op_call *c) {
-    return run_norm(c->ctx, c->y[1], c->y[0], c->y[2], c->y[3], c->x[0], c->x[1], c->x[2], c->x[3],
-                    eps_of(c->args), true);
-}
-static tn_status add_layer_norm_backward(const tn_op_back *b) {
-    return norm_backward(b->ctx, b->dx[0] ? b->dx[0] : b->dx[1], b->dx[2], b->dx[3], b->dy[1],
-                         b->dy[0], b->y[1], b->y[2], b->y[3], b->x[2]);
-}
-const tn_op_kernel tn__cuda_op_add_layer_norm = {add_layer_norm_forward, add_layer_norm_backward};
-
-/* Outputs y, s, rstd. */
-static tn_status add_rms_norm_forward(const tn_op_call *c) {
-    return run_norm(c->ctx, c->y[1], c->y[0], NULL, c->y[2], c->x[0], c->x[1], c->x[2], NULL,
-                    eps_of(c->args), false);
-}
-static tn_status add_rms_norm_backward(const tn_op_back *b) {
-    return norm_backward(b->ctx, b->dx[0] ? b->dx[0] : b->dx[1], b->dx[2], NULL, b->dy[1], b->dy[0],
-                         b->y[1], NULL, b->y[2], b->x[2]);
-}
-const tn_op_kernel tn__cuda_op_add_rms_norm = {add_rms_norm_forward, add_rms_norm_backward};
+const tn_op_kernel tn__cuda_op_layer_norm = {norm_forward<false, true>, norm_backward<false, true>};
+const tn_op_kernel tn__cuda_op_rms_norm = {norm_forward<false, false>, norm_backward<false, false>};
+/* outputs y, s, mean (not RMS norm), rstd */
+const tn_op_kernel tn__cuda_op_add_layer_norm = {norm_forward<true, true>,
+                                                 norm_backward<true, true>};
+const tn_op_kernel tn__cuda_op_add_rms_norm = {norm_forward<true, false>,
+                                               norm_backward<true, false>};

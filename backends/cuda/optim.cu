@@ -91,31 +91,13 @@ static __device__ __forceinline__ void write_as(void *data, int64_t at, int n, c
 template <typename C>
 static __device__ __forceinline__ void read_values(C *out, const void *data, tn_dtype dtype,
                                                    int64_t at, int n) {
-    switch (dtype) {
-    case TN_F32:
-        return read_as<float>(out, data, at, n);
-    case TN_BF16:
-        return read_as<tn__bf16>(out, data, at, n);
-    case TN_F16:
-        return read_as<tn__half>(out, data, at, n);
-    default:
-        return read_as<double>(out, data, at, n);
-    }
+    TN_FLOATS_ONLY(dtype, return read_as<T>(out, data, at, n));
 }
 
 template <typename C>
 static __device__ __forceinline__ void write_values(void *data, tn_dtype dtype, int64_t at, int n,
                                                     const C *value) {
-    switch (dtype) {
-    case TN_F32:
-        return write_as<float>(data, at, n, value);
-    case TN_BF16:
-        return write_as<tn__bf16>(data, at, n, value);
-    case TN_F16:
-        return write_as<tn__half>(data, at, n, value);
-    default:
-        return write_as<double>(data, at, n, value);
-    }
+    TN_FLOATS_ONLY(dtype, return write_as<T>(data, at, n, value));
 }
 
 /* ---- The steps ------------------------------------------------------------------------------- */

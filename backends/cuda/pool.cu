@@ -48,6 +48,21 @@ static __device__ __forceinline__ pool_place pool_place_at(const pooling &p, con
     for (int64_t number = (int64_t)blockIdx.x * TN__LOOP_BLOCK + threadIdx.x; number < (count); \
          number += (int64_t)gridDim.x * TN__LOOP_BLOCK)
 
+/* f(at) for each place of three ranges, in row-major order; their elements are `step` apart. */
+template <typename R, typename F>
+static __device__ __forceinline__ void each_place(const R (&range)[3], const int64_t (&step)[3],
+                                                  F f) {
+    for (int64_t i = 0; i < range[0].count; i++) {
+        for (int64_t j = 0; j < range[1].count; j++) {
+            for (int64_t k = 0; k < range[2].count; k++) {
+                int64_t at[] = {range[0].first + i * step[0], range[1].first + j * step[1],
+                                range[2].first + k * step[2]};
+                f(at);
+            }
+        }
+    }
+}
+
 template <typename T>
 __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) max_pool_kernel(pooling p) {
     typedef typename tn__compute<T>::type C;
@@ -61,18 +76,13 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) max_pool_kernel(pooling p) 
         }
         C best = -(C)INFINITY;
         int64_t found = -1;
-        for (int64_t i = 0, d = w[0].first; i < w[0].count; i++, d += a.dilation[0]) {
-            for (int64_t j = 0, h = w[1].first; j < w[1].count; j++, h += a.dilation[1]) {
-                for (int64_t k = 0, e = w[2].first; k < w[2].count; k++, e += a.dilation[2]) {
-                    int64_t at[] = {d, h, e};
-                    C v = tn__load(x[p.from.offset(at)]);
-                    if (v > best || v != v || found < 0) {
-                        best = v;
-                        found = (d * a.in[1] + h) * a.in[2] + e;
-                    }
-                }
+        each_place(w, a.dilation, [&](const int64_t *at) {
+            C v = tn__load(x[p.from.offset(at)]);
+            if (v > best || v != v || found < 0) {
+                best = v;
+                found = (at[0] * a.in[1] + at[1]) * a.in[2] + at[2];
             }
-        }
+        });
         p.to.plane<T>(to.n, to.c)[p.to.offset(to.at)] = tn__store<T>(best);
         if (p.has_index) {
             p.index.plane<int32_t>(to.n, to.c)[p.index.offset(to.at)] = (int32_t)found;
@@ -91,14 +101,7 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) avg_pool_kernel(pooling p) 
             w[d] = tn__window_at(&p.args, d, to.at[d]);
         }
         C sum = 0;
-        for (int64_t i = 0; i < w[0].count; i++) {
-            for (int64_t j = 0; j < w[1].count; j++) {
-                for (int64_t k = 0; k < w[2].count; k++) {
-                    int64_t at[] = {w[0].first + i, w[1].first + j, w[2].first + k};
-                    sum += tn__load(x[p.from.offset(at)]);
-                }
-            }
-        }
+        each_place(w, {1, 1, 1}, [&](const int64_t *at) { sum += tn__load(x[p.from.offset(at)]); });
         p.to.plane<T>(to.n, to.c)[p.to.offset(to.at)] =
             tn__store<T>(sum * (C)tn__window_share(&p.args, w));
     }
@@ -137,15 +140,10 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK, 2) pool_backward_kernel(poolin
             has[d] = tn__places_of(&p.args, d, to.at[d]);
         }
         C sum = 0;
-        for (int64_t i = 0; i < has[0].count; i++) {
-            for (int64_t j = 0; j < has[1].count; j++) {
-                for (int64_t k = 0; k < has[2].count; k++) {
-                    int64_t at[] = {has[0].first + i, has[1].first + j, has[2].first + k};
-                    C part = tn__load(dy[p.from.offset(at)]);
-                    sum += Share::of(p, to, in_plane, at, part);
-                }
-            }
-        }
+        each_place(has, {1, 1, 1}, [&](const int64_t *at) {
+            C part = tn__load(dy[p.from.offset(at)]);
+            sum += Share::of(p, to, in_plane, at, part);
+        });
         p.to.plane<T>(to.n, to.c)[p.to.offset(to.at)] = tn__store<T>(sum);
     }
 }

@@ -28,15 +28,6 @@ static bool same_floats(int count, const tn_desc *const *d) {
     return tn__is_float(d[0]->dtype);
 }
 
-/* (n, c) as a batch of one. */
-static tn_desc one_matrix(const tn_desc *x) {
-    return (tn_desc){.data = x->data,
-                     .dtype = x->dtype,
-                     .ndim = 3,
-                     .size = {1, x->size[0], x->size[1]},
-                     .stride = {0, x->stride[0], x->stride[1]}};
-}
-
 /* ---- Operands -------------------------------------------------------------------------------- */
 
 /* x as a column-major matrix: not transposed if memory holds x^T, as it does for row-major x. The
@@ -152,7 +143,7 @@ static bool is_dense_vector(const tn_desc *b) {
 /* y = x w^T + b with a cuBLASLt epilogue, which reads b itself or a dense copy. */
 static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                              const tn_desc *b, extras e) {
-    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w),
+    tn_desc y1 = tn__desc_batched(y), x1 = tn__desc_batched(x), w1 = tn__desc_batched(w),
             wt = tn__desc_swapped(&w1, 1, 2), bias;
     bool copies = b && !is_dense_vector(b);
     TN__SCRATCH_IF(copies, char, memory, ctx,
@@ -175,7 +166,7 @@ tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, c
     extras e = {.epilogue = b ? TN__GEMM_BIAS : TN__GEMM_PLAIN};
     tn_status status = fast_linear(ctx, y, x, w, b, e);
     if (status != TN_EUNSUPPORTED) { return status; }
-    tn_desc y1 = one_matrix(y), x1 = one_matrix(x), w1 = one_matrix(w),
+    tn_desc y1 = tn__desc_batched(y), x1 = tn__desc_batched(x), w1 = tn__desc_batched(w),
             wt = tn__desc_swapped(&w1, 1, 2);
     return tn__cuda_product(ctx, &y1, &x1, &wt, b, 1, 0);
 }
@@ -209,7 +200,7 @@ static tn_status hidden_gradient(const tn_op_back *b) {
     if (!narrow || !gelu_fits(dp, pre) || !tn__cuda_chosen()->slope_in_product) {
         return TN_EUNSUPPORTED;
     }
-    tn_desc dp1 = one_matrix(dp), dy1 = one_matrix(dy), w = one_matrix(w2);
+    tn_desc dp1 = tn__desc_batched(dp), dy1 = tn__desc_batched(dy), w = tn__desc_batched(w2);
     extras e = {.alpha = 1, .epilogue = TN__GEMM_GELU_SLOPE, .aux = pre};
     return fast_product(b->ctx, &dp1, &dy1, &w, &e);
 }
@@ -220,18 +211,15 @@ const tn_op_kernel tn__cuda_op_mlp = {NULL, hidden_gradient};
 
 /* db = the sums of dy's columns, also into a wider dtype */
 static tn_status column_sums(tn_context *ctx, const tn_desc *db, const tn_desc *dy) {
-    tn_desc row = {.data = db->data,
-                   .dtype = db->dtype,
-                   .ndim = 2,
-                   .size = {1, db->size[0]},
-                   .stride = {0, db->stride[0]}};
+    tn_desc row = tn__desc_of_matrix(db->data, db->dtype, 1, db->size[0]);
+    row.stride[1] = db->stride[0];
     return tn__cuda_reduce(ctx, TN_SUM, &row, dy);
 }
 
 /* dw and db in one product; db is overwritten. */
 static tn_status weight_and_sums(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
                                  const tn_desc *dy, const tn_desc *x, double beta) {
-    tn_desc dw1 = one_matrix(dw), dy1 = one_matrix(dy), x1 = one_matrix(x),
+    tn_desc dw1 = tn__desc_batched(dw), dy1 = tn__desc_batched(dy), x1 = tn__desc_batched(x),
             dyt = tn__desc_swapped(&dy1, 1, 2);
     if (db && is_dense_vector(db) && !is_empty(&dw1) && tn__cuda_chosen()->sums_in_product) {
         extras e = {.alpha = 1, .beta = beta, .epilogue = TN__GEMM_COLUMN_SUMS, .sums = db->data};

@@ -4,6 +4,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
+#include "backends/desc.h"
 #include "backends/recurrent.h"
 
 /* The step at time t, of B rows of H units; the pointers are to that time. */
@@ -133,32 +134,6 @@ __global__ void __launch_bounds__(TN__LOOP_BLOCK) cell_backward_kernel(cell_step
 
 /* ---- The host's part ------------------------------------------------------------------------- */
 
-/* Row-major, of the weights' dtype. */
-static tn_desc dense_desc(const void *data, tn_dtype dtype, int64_t rows, int64_t columns) {
-    tn_desc d = {};
-    d.data = (void *)data;
-    d.dtype = dtype;
-    d.ndim = 2;
-    d.size[0] = rows;
-    d.size[1] = columns;
-    d.stride[0] = columns;
-    d.stride[1] = 1;
-    return d;
-}
-
-/* The same as a batch of one matrix. */
-static tn_desc batch_desc(const void *data, tn_dtype dtype, int64_t rows, int64_t columns) {
-    tn_desc d = dense_desc(data, dtype, rows, columns);
-    d.ndim = 3;
-    for (int i = 2; i > 0; i--) {
-        d.size[i] = d.size[i - 1];
-        d.stride[i] = d.stride[i - 1];
-    }
-    d.size[0] = 1;
-    d.stride[0] = rows * columns;
-    return d;
-}
-
 template <typename T> static T *data_at(const tn_desc *d, int64_t at) {
     return d ? (T *)d->data + at : NULL;
 }
@@ -167,7 +142,7 @@ template <typename T> static T *data_at(const tn_desc *d, int64_t at) {
 template <typename T>
 static tn_status set_state(tn_context *ctx, T *to, const T *from, tn_dtype dtype, int64_t B,
                            int64_t H) {
-    tn_desc y = dense_desc(to, dtype, B, H), x = dense_desc(from, dtype, B, H);
+    tn_desc y = tn__desc_of_matrix(to, dtype, B, H), x = tn__desc_of_matrix(from, dtype, B, H);
     return !to ? TN_OK : from ? tn__cuda_copy(ctx, &y, &x) : tn__cuda_fill(ctx, &y, 0);
 }
 
@@ -203,8 +178,8 @@ static tn_status run_forward(tn_context *ctx, const tn_recurrent *r, const tn_de
         s.y = data_at<T>(y, s.t * B * H);
         s.h_after = i + 1 < times ? (T *)next.h : data_at<T>(hn, 0);
         s.c_after = i + 1 < times ? (T *)next.c : data_at<T>(cn, 0);
-        tn_desc shares = dense_desc(a, r->w->dtype, B, G * H),
-                state = dense_desc(s.h, r->w->dtype, B, H);
+        tn_desc shares = tn__desc_of_matrix(a, r->w->dtype, B, G * H),
+                state = tn__desc_of_matrix(s.h, r->w->dtype, B, H);
         status = tn__cuda_linear(ctx, &shares, &state, r->w, r->b);
         if (status == TN_OK) {
             status =
@@ -223,7 +198,8 @@ static tn_status run_backward(tn_context *ctx, const tn_recurrent *r, const tn_d
     int64_t times = r->h_before->size[0], B = r->h_before->size[1], H = r->h_before->size[2];
     int64_t G = tn__cell_gates(r->cell);
     tn_dtype dtype = r->w->dtype;
-    tn_desc w = batch_desc(r->w->data, dtype, G * H, H), state = batch_desc(dh, dtype, B, H);
+    tn_desc rows = tn__desc_of_matrix(dh, dtype, B, H), state = tn__desc_batched(&rows),
+            w = tn__desc_batched(r->w);
     tn_status status = set_state(ctx, dh, data_at<T>(dhn, 0), dtype, B, H);
     if (status == TN_OK) { status = set_state(ctx, dc, data_at<T>(dcn, 0), dtype, B, H); }
     for (int64_t i = times - 1; i >= 0 && status == TN_OK; i--) {
@@ -236,7 +212,8 @@ static tn_status run_backward(tn_context *ctx, const tn_recurrent *r, const tn_d
         s.dc = dc;
         status = TN_LAUNCH(ctx, (cell_backward_kernel<T>), tn__loop_grid(ctx, B * H),
                            TN__LOOP_BLOCK, 0, s);
-        tn_desc shares = batch_desc(s.da ? s.da : s.dp, dtype, B, G * H);
+        rows = tn__desc_of_matrix(s.da ? s.da : s.dp, dtype, B, G * H);
+        tn_desc shares = tn__desc_batched(&rows);
         if (status == TN_OK) { status = tn__cuda_matmul(ctx, &state, &shares, &w, 1, 1); }
     }
     if (status == TN_OK) { status = set_state(ctx, data_at<T>(dh0, 0), dh, dtype, B, H); }

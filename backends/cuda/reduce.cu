@@ -20,14 +20,12 @@
 
 enum fold { SUM, SQUARES, MOST };
 
-static __device__ __forceinline__ double add_values(double a, double b) {
-    return a + b;
-}
-static __device__ __forceinline__ float add_values(float a, float b) {
-    return a + b;
-}
-static __device__ __forceinline__ long long add_values(long long a, long long b) { /* wraps */
-    return (long long)((unsigned long long)a + (unsigned long long)b);
+template <typename V> static __device__ __forceinline__ V add_values(V a, V b) {
+    if constexpr (std::is_integral<V>::value) { /* wraps */
+        return (V)((unsigned long long)a + (unsigned long long)b);
+    } else {
+        return a + b;
+    }
 }
 
 template <typename V> static __device__ __forceinline__ V larger_of(V a, V b) {
@@ -35,14 +33,12 @@ template <typename V> static __device__ __forceinline__ V larger_of(V a, V b) {
 }
 
 /* Reverses the order of numbers; applied twice, it returns x. */
-static __device__ __forceinline__ double reverse_order(double x) {
-    return -x;
-}
-static __device__ __forceinline__ float reverse_order(float x) {
-    return -x;
-}
-static __device__ __forceinline__ long long reverse_order(long long x) {
-    return ~x;
+template <typename V> static __device__ __forceinline__ V reverse_order(V x) {
+    if constexpr (std::is_integral<V>::value) {
+        return ~x;
+    } else {
+        return -x;
+    }
 }
 
 struct joined {

@@ -59,7 +59,7 @@ template <typename T> __global__ void __launch_bounds__(TN__LOOP_BLOCK) rotary_k
 }
 
 /* The first `parts` operands of c. */
-static tn_status turn_parts(const tn_op_call *c, int parts) {
+template <int parts> static tn_status turn_parts(const tn_op_call *c) {
     turning r;
     r.args = *(const tn_rotary_args *)c->args;
     r.positions = tn__rotary_positions(c->x[0], c->x[parts]);
@@ -88,12 +88,5 @@ static tn_status turn_parts(const tn_op_call *c, int parts) {
                                TN__LOOP_BLOCK, 0, r));
 }
 
-static tn_status rotary_forward(const tn_op_call *c) {
-    return turn_parts(c, 1);
-}
-const tn_op_kernel tn__cuda_op_rotary = {rotary_forward, NULL};
-
-static tn_status rotary_qkv_forward(const tn_op_call *c) {
-    return turn_parts(c, 3);
-}
-const tn_op_kernel tn__cuda_op_rotary_qkv = {rotary_qkv_forward, NULL};
+const tn_op_kernel tn__cuda_op_rotary = {turn_parts<1>, NULL};
+const tn_op_kernel tn__cuda_op_rotary_qkv = {turn_parts<PARTS>, NULL};

@@ -149,7 +149,35 @@ static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x,
     }
 }
 
-/* ---- Operands as rows ------------------------------------------------------------------------ */
+/* ---- Operands -------------------------------------------------------------------------------- */
+
+/* An operand as a kernel's argument; one that is not there has no data. What a descriptor has after
+ * its ndim is left out: the emulator takes each address in the arguments for an operand. */
+static inline tn_desc tn__given(const tn_desc *d) {
+    tn_desc given = {};
+    if (!d) { return given; }
+    given.data = d->data;
+    given.dtype = d->dtype;
+    given.ndim = d->ndim;
+    for (int i = 0; i < d->ndim; i++) {
+        given.size[i] = d->size[i];
+        given.stride[i] = d->stride[i];
+    }
+    return given;
+}
+
+/* A row of an operand (rows, n). */
+template <typename T>
+static __device__ __forceinline__ tn__line<T> tn__line_at(const tn_desc &d, int64_t row) {
+    return tn__line_of(static_cast<T *>(d.data) + row * d.stride[0], d.stride[1]);
+}
+
+/* An element of a vector. */
+template <typename T> static __device__ __forceinline__ T &tn__at(const tn_desc &d, int64_t i) {
+    return static_cast<T *>(d.data)[i * d.stride[0]];
+}
+
+/* An operand of any ndim as rows. */
 
 typedef struct tn__rows {
     char *data;

@@ -294,13 +294,5 @@ template <typename Floats, typename Integers> static tn_status run_lines(const t
     return tn__is_float(x->dtype) ? run_scan<Floats>(c->ctx, s) : run_scan<Integers>(c->ctx, s);
 }
 
-static tn_status cumsum_forward(const tn_op_call *c) {
-    return run_lines<sum_floats, sum_integers>(c);
-}
-
-static tn_status cumprod_forward(const tn_op_call *c) {
-    return run_lines<multiply_floats, multiply_integers>(c);
-}
-
-const tn_op_kernel tn__cuda_op_cumsum = {cumsum_forward, NULL};
-const tn_op_kernel tn__cuda_op_cumprod = {cumprod_forward, NULL};
+const tn_op_kernel tn__cuda_op_cumsum = {run_lines<sum_floats, sum_integers>, NULL};
+const tn_op_kernel tn__cuda_op_cumprod = {run_lines<multiply_floats, multiply_integers>, NULL};

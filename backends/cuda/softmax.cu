@@ -37,20 +37,16 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>())
     });
 }
 
-template <typename T>
-static tn_status run_softmax(tn_context *ctx, const tn_desc *y, const tn_desc *x, bool log_form) {
-    int64_t rows = tn__desc_row_count(x), n = tn__row_length(x);
-    if (rows == 0 || n == 0) { return TN_OK; }
-    bool whole = tn__whole_rows(y) && tn__whole_rows(x);
-    TN_BY_LENGTH(T, n, whole,
-                 return TN_LAUNCH(ctx, (softmax_kernel<T, TEAM, ITEMS>), tn__team_grid<TEAM>(rows),
-                                  tn__team_block<TEAM>(), 0, tn__rows_from(y), tn__rows_from(x),
-                                  rows, n, log_form));
-}
-
-static tn_status run_rows(const tn_op_call *c, bool log_form) {
+template <bool LOG> static tn_status run_forward(const tn_op_call *c) {
     tn_desc x = tn__softmax_rows(c->x[0], c->args), y = tn__softmax_rows(c->y[0], c->args);
-    TN_FLOATS(y.dtype, return run_softmax<T>(c->ctx, &y, &x, log_form));
+    int64_t rows = tn__desc_row_count(&x), n = tn__row_length(&x);
+    if (rows == 0 || n == 0) { return TN_OK; }
+    bool whole = tn__whole_rows(&y) && tn__whole_rows(&x);
+    TN_FLOATS(y.dtype,
+              TN_BY_LENGTH(T, n, whole,
+                           return TN_LAUNCH(c->ctx, (softmax_kernel<T, TEAM, ITEMS>),
+                                            tn__team_grid<TEAM>(rows), tn__team_block<TEAM>(), 0,
+                                            tn__rows_from(&y), tn__rows_from(&x), rows, n, LOG)));
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -92,37 +88,19 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>())
     });
 }
 
-template <typename T>
-static tn_status softmax_backward(tn_context *ctx, const tn_desc *dx, const tn_desc *y,
-                                  const tn_desc *dy, bool log_form) {
-    int64_t rows = tn__desc_row_count(dx), n = tn__row_length(dx);
-    if (rows == 0 || n == 0) { return TN_OK; }
-    bool whole = tn__whole_rows(dx) && tn__whole_rows(y) && tn__whole_rows(dy);
-    TN_BY_LENGTH(T, n, whole,
-                 return TN_LAUNCH(ctx, (softmax_backward_kernel<T, TEAM, ITEMS>),
-                                  tn__team_grid<TEAM>(rows), tn__team_block<TEAM>(), 0,
-                                  tn__rows_from(dx), tn__rows_from(y), tn__rows_from(dy), rows, n,
-                                  log_form));
-}
-
-static tn_status run_rows_back(const tn_op_back *b, bool log_form) {
+template <bool LOG> static tn_status run_backward(const tn_op_back *b) {
     tn_desc dx = tn__softmax_rows(b->dx[0], b->args), y = tn__softmax_rows(b->y[0], b->args),
             dy = tn__softmax_rows(b->dy[0], b->args);
-    TN_FLOATS(dx.dtype, return softmax_backward<T>(b->ctx, &dx, &y, &dy, log_form));
+    int64_t rows = tn__desc_row_count(&dx), n = tn__row_length(&dx);
+    if (rows == 0 || n == 0) { return TN_OK; }
+    bool whole = tn__whole_rows(&dx) && tn__whole_rows(&y) && tn__whole_rows(&dy);
+    TN_FLOATS(dx.dtype,
+              TN_BY_LENGTH(T, n, whole,
+                           return TN_LAUNCH(b->ctx, (softmax_backward_kernel<T, TEAM, ITEMS>),
+                                            tn__team_grid<TEAM>(rows), tn__team_block<TEAM>(), 0,
+                                            tn__rows_from(&dx), tn__rows_from(&y),
+                                            tn__rows_from(&dy), rows, n, LOG)));
 }
 
-static tn_status softmax_forward(const tn_op_call *c) {
-    return run_rows(c, false);
-}
-static tn_status softmax_backward(const tn_op_back *b) {
-    return run_rows_back(b, false);
-}
-static tn_status log_softmax_forward(const tn_op_call *c) {
-    return run_rows(c, true);
-}
-static tn_status log_softmax_backward(const tn_op_back *b) {
-    return run_rows_back(b, true);
-}
-
-const tn_op_kernel tn__cuda_op_softmax = {softmax_forward, softmax_backward};
-const tn_op_kernel tn__cuda_op_log_softmax = {log_softmax_forward, log_softmax_backward};
+const tn_op_kernel tn__cuda_op_softmax = {run_forward<false>, run_backward<false>};
+const tn_op_kernel tn__cuda_op_log_softmax = {run_forward<true>, run_backward<true>};

@@ -8,6 +8,54 @@
 #include "backends/cuda/sort.cuh"
 #include "backends/lines.h"
 
+#ifndef TN_CUDA_EMULATOR /* which has its own */
+#include <cub/device/device_radix_sort.cuh>
+#endif
+
+/* ---- Any keys -------------------------------------------------------------------------------- */
+
+/* By the lowest `bits` of a key. Without scratch memory: sets how much of it is needed. */
+static cudaError_t sort_pairs(tn__sort *s, int bits, cudaStream_t stream) {
+    cub::DoubleBuffer<uint64_t> keys(s->keys[0], s->keys[1]);
+    cub::DoubleBuffer<uint32_t> at(s->at[0], s->at[1]);
+    cudaError_t error = cub::DeviceRadixSort::SortPairs(s->scratch, s->bytes, keys, at,
+                                                        (int)s->count, 0, bits, stream);
+    s->keys[0] = keys.Current();
+    s->keys[1] = keys.Alternate();
+    s->at[0] = at.Current();
+    s->at[1] = at.Alternate();
+    return error;
+}
+
+tn__sort tn__sort_in(void *memory, int64_t count) {
+    tn__sort s = {};
+    s.count = (uint32_t)count;
+    (void)sort_pairs(&s, 64, NULL);
+    s.keys[0] = (uint64_t *)memory;
+    s.keys[1] = s.keys[0] + count;
+    s.at[0] = (uint32_t *)(s.keys[1] + count);
+    s.at[1] = s.at[0] + count;
+    s.scratch = s.at[1] + count;
+    return s;
+}
+
+size_t tn__sort_bytes(int64_t count) {
+    return (size_t)count * 2 * (sizeof(uint64_t) + sizeof(uint32_t)) +
+           tn__sort_in(NULL, count).bytes;
+}
+
+tn_status tn__sort_run(tn_context *ctx, tn__sort *s, uint64_t limit) {
+    int bits = 1;
+    while (bits < 64 && (limit - 1) >> bits > 0) {
+        bits++;
+    }
+    cudaError_t error = sort_pairs(s, bits, tn__cuda_stream(ctx));
+    return error == cudaSuccess ? tn__cuda_launched(ctx, "cub::DeviceRadixSort")
+                                : tn__cuda_check(error, "cub::DeviceRadixSort");
+}
+
+/* ---- Lines ----------------------------------------------------------------------------------- */
+
 struct line_sort {
     tn__axes lines;
     int64_t length, kept, x_step, y_step; /* elements of a line, in x and in y */
