@@ -8,8 +8,6 @@
  */
 #include "backends/cpu/attention.h"
 
-#include "backends/cpu/attention_few.h"
-
 typedef struct forward {
     const tn_desc *y, *lse, *q, *k, *v;
     const tn__attention *args;
@@ -136,22 +134,6 @@ static void soften_lanes(float *scores, int64_t n, int64_t end, lanes *q) {
     }
 }
 
-/* y += p v over the visible pairs only: where v holds NaN or infinity, which a product with 0 would
- * spread. */
-static void add_visible(const forward *f, const buffers *w, const pair *t) {
-    int64_t width = f->width;
-    read_rows(w->rows, width, f->v, t->s->b, t->g, t->j0, t->n, 1);
-    for (int64_t i = 0; i < t->m; i++) {
-        for (int64_t j = 0; j < t->n; j++) {
-            if (key_visible(t->s, t->i0 + i, t->j0 + j)) {
-                for (int64_t d = 0; d < width; d++) {
-                    w->y[i * width + d] += w->scores[j * TILE_LD + i] * w->rows[j * width + d];
-                }
-            }
-        }
-    }
-}
-
 static void attend_pair(const forward *f, const buffers *w, const pair *t, lanes *q) {
     int64_t width = f->width;
     score_pair(f, w, t);
@@ -167,7 +149,9 @@ static void attend_pair(const forward *f, const buffers *w, const pair *t, lanes
     }
     bool whole = all_visible(t->s, t->i0, t->j0, t->n);
     if (!whole && !w->finite[t->j0 / SIDE]) {
-        add_visible(f, w, t);
+        read_rows(w->rows, width, f->v, t->s->b, t->g, t->j0, t->n, 1);
+        visible_product(t->s, t->i0, t->m, t->j0, t->n, w->scores, 1, TILE_LD, w->rows, width, w->y,
+                        false);
         return;
     }
     int64_t strip = whole ? SIDE : MR;

@@ -8,25 +8,20 @@
 #ifndef TERN_BACKENDS_CPU_ATTENTION_H
 #define TERN_BACKENDS_CPU_ATTENTION_H
 
-#include "backends/cpu/registers.h"
 #include "backends/attention.h"
 #include "backends/cpu/rows.h"
 
 #define T float
-#include "backends/cpu/transpose.h"
+#include "backends/cpu/vectors.h"
 #undef T
 
 enum {
     SIDE = 64,
     STRIP = 12, /* rows of a diagonal tile, cut together to the keys they see */
-    VL = VBYTES / 4,
     NR = 2 * VL,
     TILE_LD = SIDE + 16, /* between rows of a tile of scores */
     ROWS_AHEAD = 4       /* rows to prefetch: processors do not guess where a head goes on */
 };
-
-typedef float vec __attribute__((vector_size(VBYTES)));
-typedef float vec_any __attribute__((vector_size(VBYTES), aligned(4), may_alias));
 
 static inline int64_t round_up(int64_t n, int64_t unit) {
     return (n + unit - 1) / unit * unit;
@@ -36,31 +31,10 @@ static inline int64_t round_up(int64_t n, int64_t unit) {
  * up to MR. */
 INLINE void tile_micro(const int rows, int64_t k, const float *restrict a, int64_t rsa, int64_t csa,
                        const float *restrict b, float *restrict c, int64_t ldc, bool add) {
-    vec acc[MR][2];
-    UNROLL
-    for (int i = 0; i < rows; i++) {
-        acc[i][0] = (vec){0};
-        acc[i][1] = (vec){0};
-        if (add) {
-            acc[i][0] = *(const vec_any *)(c + i * ldc);
-            acc[i][1] = *(const vec_any *)(c + i * ldc + VL);
-        }
-    }
-    for (int64_t p = 0; p < k; p++) {
-        vec b0 = *(const vec_any *)b, b1 = *(const vec_any *)(b + VL);
-        UNROLL
-        for (int i = 0; i < rows; i++) {
-            acc[i][0] += a[i * rsa] * b0;
-            acc[i][1] += a[i * rsa] * b1;
-        }
-        a += csa;
-        b += NR;
-    }
-    UNROLL
-    for (int i = 0; i < rows; i++) {
-        *(vec_any *)(c + i * ldc) = acc[i][0];
-        *(vec_any *)(c + i * ldc + VL) = acc[i][1];
-    }
+    sum_tile sums;
+    load_sums(sums, rows, 2, add ? c : NULL, ldc);
+    add_product(sums, rows, 2, k, a, rsa, csa, b, NR, VL);
+    store_sums(sums, rows, 2, c, ldc);
 }
 
 /* The last m < MR rows: they are computed in fours, and only m are stored. */
@@ -205,6 +179,13 @@ static inline bool read_rows(float *restrict dst, int64_t width, const tn_desc *
 
 tn_status TN_CPU(attention_backward)(const tn_op_back *b);
 
+/* Whether attention_few takes these: the queries that share a head of keys are few. */
+bool TN_CPU(attention_is_few)(const tn_desc *q, const tn_desc *k);
+
+/* Like attention, with dtypes already checked. An output's bits depend only on its own query, keys,
+ * values and mask. */
+tn_status TN_CPU(attention_few)(tn_context *ctx, const tn__attention *a);
+
 /* Which keys a query sees. */
 typedef struct sight {
     bool causal;
@@ -229,17 +210,18 @@ static inline int64_t keys_for(const sight *s, int64_t i0, int64_t m, int64_t ke
 }
 
 /* c[i] += p[i][j] x[j] over the visible keys only: for partly masked tiles where x holds NaN or
- * infinity, which a product with 0 would spread. turned: c[j] += p[i][j] x[i]. */
+ * infinity, which a product with 0 would spread. turned: c[j] += p[i][j] x[i]. p[i][j] is at
+ * i p_row + j p_col. */
 static inline void visible_product(const sight *s, int64_t i0, int64_t m, int64_t j0, int64_t n,
-                                   const float *p, const float *x, int64_t width, float *c,
-                                   bool turned) {
+                                   const float *p, int64_t p_row, int64_t p_col, const float *x,
+                                   int64_t width, float *c, bool turned) {
     for (int64_t i = 0; i < m; i++) {
         for (int64_t j = 0; j < n; j++) {
             if (key_visible(s, i0 + i, j0 + j)) {
                 float *to = c + (turned ? j : i) * width;
                 const float *from = x + (turned ? i : j) * width;
                 for (int64_t d = 0; d < width; d++) {
-                    to[d] += p[i * TILE_LD + j] * from[d];
+                    to[d] += p[i * p_row + j * p_col] * from[d];
                 }
             }
         }

@@ -138,8 +138,8 @@ static void query_strip(const backward *f, const buffers *w, const pair *t, int6
         tile_product(h, width, own, ds, TILE_LD, w->k_panels + there, SIDE, w->dq + here, width,
                      true);
     } else {
-        visible_product(t->s, t->i0 + r, h, t->j0, t->n, ds, w->k_rows + there, width, w->dq + here,
-                        false);
+        visible_product(t->s, t->i0 + r, h, t->j0, t->n, ds, TILE_LD, 1, w->k_rows + there, width,
+                        w->dq + here, false);
     }
 }
 
@@ -166,10 +166,10 @@ static void run_pair(const backward *f, const buffers *w, const pair *t) {
         return;
     }
     float *dv = w->dv + t->j0 * width, *dk = w->dk + t->j0 * width;
-    visible_product(t->s, t->i0, t->m, t->j0, t->n, w->p, w->dy_rows + t->i0 * width, width, dv,
-                    true);
-    visible_product(t->s, t->i0, t->m, t->j0, t->n, w->ds, w->q_rows + t->i0 * width, width, dk,
-                    true);
+    visible_product(t->s, t->i0, t->m, t->j0, t->n, w->p, TILE_LD, 1, w->dy_rows + t->i0 * width,
+                    width, dv, true);
+    visible_product(t->s, t->i0, t->m, t->j0, t->n, w->ds, TILE_LD, 1, w->q_rows + t->i0 * width,
+                    width, dk, true);
 }
 
 /* One head of a gradient, times `scale`. */

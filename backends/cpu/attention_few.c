@@ -6,8 +6,6 @@
  * tile by tile. Rows that are not contiguous f32 in a whole number of vectors pass through a
  * buffer.
  */
-#include "backends/cpu/attention_few.h"
-
 #include "backends/cpu/attention.h"
 
 enum {

@@ -149,13 +149,6 @@ static void channel_write(const planes *y, const planes *x, int64_t channel, flo
     }
 }
 
-static bool all_f32_like(int count, const tn_desc *const *d) {
-    for (int i = 0; i < count; i++) {
-        if (d[i] && !is_f32_like(d[i]->dtype)) { return false; }
-    }
-    return true;
-}
-
 static tn_status batch_norm_forward(const tn_op_call *call) {
     const tn_desc *x = call->x[0], *y = call->y[0], *w = call->x[1], *b = call->x[2];
     tn__batch_moments s = tn__batch_moments_of(call->x, call->y, call->args);

@@ -50,8 +50,6 @@ static conv_job job_of(const tn_desc *y, const tn_desc *x, const tn_desc *w, con
 
 static tn_status run_job(tn_context *ctx, const conv_job *job) {
     if (TN_CPU(conv_winograd_fits)(job)) { return TN_CPU(conv_winograd)(ctx, job); }
-    tn_status status = TN_CPU(conv_tiles)(ctx, job);
-    if (status != TN_EUNSUPPORTED) { return status; }
     return job->x.dtype == TN_F64 ? TN_CPU(conv_f64)(ctx, job) : TN_CPU(conv_f32)(ctx, job);
 }
 
@@ -169,8 +167,6 @@ tn_status TN_CPU(conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const
     if (!dw || status != TN_OK) { return status; }
     conv_job job = job_of(dy, x, dw, NULL, args);
     if (TN_CPU(conv_winograd_fits)(&job)) { return TN_CPU(conv_winograd_weight)(ctx, &job); }
-    status = TN_CPU(conv_tiles_weight)(ctx, &job);
-    if (status != TN_EUNSUPPORTED) { return status; }
     return x->dtype == TN_F64 ? TN_CPU(conv_weight_f64)(ctx, &job)
                               : TN_CPU(conv_weight_f32)(ctx, &job);
 }

@@ -47,10 +47,6 @@ tn_status TN_CPU(conv_f64)(tn_context *ctx, const conv_job *job);
 tn_status TN_CPU(conv_weight_f32)(tn_context *ctx, const conv_job *job);
 tn_status TN_CPU(conv_weight_f64)(tn_context *ctx, const conv_job *job);
 
-/* The same on tiles (bf16). TN_EUNSUPPORTED: no tiles, or not worth it; nothing is written. */
-tn_status TN_CPU(conv_tiles)(tn_context *ctx, const conv_job *job);
-tn_status TN_CPU(conv_tiles_weight)(tn_context *ctx, const conv_job *job);
-
 /* The same for f32 jobs of which conv_winograd_fits is true. */
 bool TN_CPU(conv_winograd_fits)(const conv_job *job);
 tn_status TN_CPU(conv_winograd)(tn_context *ctx, const conv_job *job);

@@ -66,48 +66,22 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
 /* ---- The forward direction ------------------------------------------------------------------- */
 
 /* sums (ROWS, vectors VL), `apart` a row, = A (ROWS, k) x panel, added to them if `adds`. */
-INLINE void sum_tile(int64_t k, const T *restrict a, const T *restrict b, T *restrict sums,
-                     int64_t apart, bool adds, const int vectors) {
-    vec acc[ROWS][3];
-    UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            acc[i][v] = (vec){0};
-            if (adds) { acc[i][v] = *(const vec_any *)(sums + i * apart + v * VL); }
-        }
-    }
-    for (int64_t p = 0; p < k; p++, a += ROWS, b += WIDE) {
-        vec x[3];
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            x[v] = *(const vec_any *)(b + v * VL);
-        }
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            UNROLL
-            for (int v = 0; v < vectors; v++) {
-                acc[i][v] += a[i] * x[v];
-            }
-        }
-    }
-    UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            *(vec_any *)(sums + i * apart + v * VL) = acc[i][v];
-        }
-    }
+INLINE void sum_vectors(const int vectors, int64_t k, const T *a, const T *b, T *sums,
+                        int64_t apart, bool adds) {
+    sum_tile acc;
+    load_sums(acc, ROWS, vectors, adds ? sums : NULL, apart);
+    add_product(acc, ROWS, vectors, k, a, 1, ROWS, b, WIDE, VL);
+    store_sums(acc, ROWS, vectors, sums, apart);
 }
 
 static void sum_panel(int64_t k, const T *a, const T *b, T *sums, int64_t apart, bool adds,
                       int64_t cols) {
     if (cols > 2 * VL) {
-        sum_tile(k, a, b, sums, apart, adds, 3);
+        sum_vectors(3, k, a, b, sums, apart, adds);
     } else if (cols > VL) {
-        sum_tile(k, a, b, sums, apart, adds, 2);
+        sum_vectors(2, k, a, b, sums, apart, adds);
     } else {
-        sum_tile(k, a, b, sums, apart, adds, 1);
+        sum_vectors(1, k, a, b, sums, apart, adds);
     }
 }
 

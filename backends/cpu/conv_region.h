@@ -3,19 +3,14 @@
  */
 #include "backends/cpu/conv.h"
 #include "backends/cpu/convert.h"
-#include "backends/cpu/registers.h"
-#include "backends/cpu/transpose.h"
+#include "backends/cpu/vectors.h"
 
 enum {
-    VL = VBYTES / sizeof(T),
     ROWS = REGISTERS / 4, /* ROWS x 3 vectors of sums stay in registers */
     WIDE = 3 * VL,
     COLS = 16 * WIDE,
     DEPTH = 768 / sizeof(T), /* a panel of DEPTH rows stays in the L1 cache */
 };
-
-typedef T vec __attribute__((vector_size(VBYTES)));
-typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
 
 /* ---- Short rows ------------------------------------------------------------------------------ */
 

@@ -50,17 +50,13 @@ static size_t divide_weight_memory(const weight_plan *p, char *at, weight_memory
 INLINE void add_tile(int64_t places, const T *restrict dy, const T *restrict x,
                      const int32_t *restrict place, const int64_t *vector, T *restrict sums,
                      int64_t apart, const int vectors) {
-    vec acc[ROWS][3] = {{{0}}};
-    const T *from[3];
-    UNROLL
-    for (int v = 0; v < vectors; v++) {
-        from[v] = x + vector[v];
-    }
+    sum_tile acc;
+    load_sums(acc, ROWS, vectors, NULL, 0);
     for (int64_t p = 0; p < places; p++) {
         vec b[3];
         UNROLL
         for (int v = 0; v < vectors; v++) {
-            b[v] = *(const vec_any *)(from[v] + place[p]);
+            b[v] = *(const vec_any *)(x + vector[v] + place[p]);
         }
         UNROLL
         for (int i = 0; i < ROWS; i++) {
@@ -70,13 +66,7 @@ INLINE void add_tile(int64_t places, const T *restrict dy, const T *restrict x,
             }
         }
     }
-    UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        UNROLL
-        for (int v = 0; v < vectors; v++) {
-            *(vec_any *)(sums + i * apart + v * VL) += acc[i][v];
-        }
-    }
+    accumulate_sums(acc, ROWS, vectors, sums, apart);
 }
 
 /* Row `channel` of dy for a box: its places side by side. */
@@ -100,21 +90,21 @@ static void load_places(const conv_job *job, const box_at *box, int64_t channel,
     }
 }
 
-/* Regions of `count` channels, zero-padded to VL of them. */
-static void copy_channels(const weight_plan *p, const weight_memory *m, const region *r,
-                          const box_at *box, int64_t group, int64_t first, int64_t count) {
+/* Regions of `count` channels from `channel` on, zero-padded to VL of them; `rows` from
+ * find_rows. */
+static void copy_channels(const conv_job *job, const region *r, const box_at *box,
+                          const int64_t *rows, int64_t channel, int64_t count, T *to) {
     for (int64_t c = 0; c < count; c++) {
-        copy_region(p->job, r, box, m->rows, group * p->job->channels + first + c,
-                    m->regions + c * r->length);
+        copy_region(job, r, box, rows, channel + c, to + c * r->length);
     }
-    fill_zero(m->regions + count * r->length, (VL - count) * r->length);
+    fill_zero(to + count * r->length, (VL - count) * r->length);
 }
 
 /* The vectors of a block below a box, with few channels: its panels, transposed. */
 static void turn_panels(const weight_plan *p, const weight_memory *m, const region *r,
                         const box_at *box, int64_t group) {
     int64_t k = p->job->channels * p->taps;
-    copy_channels(p, m, r, box, group, 0, p->job->channels);
+    copy_channels(p->job, r, box, m->rows, group * p->job->channels, p->job->channels, m->regions);
     plan_moves(p->job, r, box, m->moves, m->first);
     fill_zero(m->panels + k * WIDE, (p->vectors * VL - k) * WIDE);
     for (int64_t b = 0; b * WIDE < box->cols; b++) {
@@ -152,6 +142,17 @@ static void turn_input(const conv_job *job, const region *r, const box_at *box, 
     }
 }
 
+/* The same for up to VL channels; `regions` is memory for them. */
+static void turn_channels(const conv_job *job, const region *r, const box_at *box,
+                          const int64_t *rows, int64_t channel, int64_t count, T *regions, T *to) {
+    if (count == VL && job->x.dtype == PLAIN && job->x.stride[2] == 1) {
+        turn_input(job, r, box, rows, channel, to);
+    } else {
+        copy_channels(job, r, box, rows, channel, count, regions);
+        transpose_panel(to, VL, regions, r->length, r->length);
+    }
+}
+
 /* The vectors of a block below a box, with many channels: its regions, transposed. */
 static void turn_regions(const weight_plan *p, const weight_memory *m, const region *r,
                          const box_at *box, int64_t group, int64_t block) {
@@ -159,13 +160,8 @@ static void turn_regions(const weight_plan *p, const weight_memory *m, const reg
     for (int64_t j = 0; j < p->lanes; j++) {
         int64_t first = (block * p->lanes + j) * VL,
                 count = max_of(min_of(VL, job->channels - first), 0);
-        T *to = m->turned + j * r->length * VL;
-        if (count == VL && job->x.dtype == PLAIN && job->x.stride[2] == 1) {
-            turn_input(job, r, box, m->rows, group * job->channels + first, to);
-        } else {
-            copy_channels(p, m, r, box, group, first, count);
-            transpose_panel(to, VL, m->regions, r->length, r->length);
-        }
+        turn_channels(job, r, box, m->rows, group * job->channels + first, count, m->regions,
+                      m->turned + j * r->length * VL);
         for (int64_t t = 0; t < p->taps; t++) {
             m->vector[j * p->taps + t] = (j * r->length + m->tap[t]) * VL;
         }

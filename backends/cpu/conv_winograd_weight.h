@@ -42,22 +42,6 @@ static size_t divide_slope(const slope_plan *p, char *at, slope_memory *m) {
     return (size_t)(at - start);
 }
 
-/* The region of VL channels from `channel` on, with the channels innermost; 0 after the last. */
-static void turn_channels(const slope_plan *p, const slope_memory *m, const box_at *box,
-                          const region *r, int64_t channel) {
-    const conv_job *job = &p->squares;
-    int64_t count = min_of(VL, job->channels - channel);
-    if (count == VL && job->x.stride[2] == 1) {
-        turn_input(job, r, box, m->rows, channel, m->turned);
-        return;
-    }
-    for (int64_t c = 0; c < count; c++) {
-        copy_region(job, r, box, m->rows, channel + c, m->channels + c * r->length);
-    }
-    fill_zero(m->channels + count * r->length, (VL - count) * r->length);
-    transpose_panel(m->turned, VL, m->channels, r->length, r->length);
-}
-
 /* V of a block of channels: [point][square][lanes VL]. */
 static void transform_channels(const slope_plan *p, const slope_memory *m, const box_at *box,
                                int64_t block) {
@@ -73,7 +57,8 @@ static void transform_channels(const slope_plan *p, const slope_memory *m, const
             }
             continue;
         }
-        turn_channels(p, m, box, &r, channel);
+        turn_channels(&p->squares, &r, box, m->rows, channel,
+                      min_of(VL, p->job->channels - channel), m->channels, m->turned);
         T *to = m->v + lane * VL;
         for (int64_t row = 0, i = 0; i < box->cols; row++) {
             const T *from = m->turned + row_in_region(&p->squares, &r, box, row) * VL;
@@ -122,30 +107,12 @@ static void transform_outputs(const slope_plan *p, const slope_memory *m, const 
 
 /* sums (ROWS, vectors VL) += dM (ROWS, squares) x V (squares, vectors VL); rows of both are
  * `apart`. */
-INLINE void add_squares(int64_t squares, const T *restrict dm, const T *restrict v,
-                        T *restrict sums, int64_t apart, const int vectors) {
-    vec acc[ROWS][3] = {{{0}}};
-    for (int64_t p = 0; p < squares; p++, v += apart) {
-        vec b[3];
-        UNROLL
-        for (int q = 0; q < vectors; q++) {
-            b[q] = *(const vec_any *)(v + q * VL);
-        }
-        UNROLL
-        for (int i = 0; i < ROWS; i++) {
-            UNROLL
-            for (int q = 0; q < vectors; q++) {
-                acc[i][q] += dm[i * WIDE + p] * b[q];
-            }
-        }
-    }
-    UNROLL
-    for (int i = 0; i < ROWS; i++) {
-        UNROLL
-        for (int q = 0; q < vectors; q++) {
-            *(vec_any *)(sums + i * apart + q * VL) += acc[i][q];
-        }
-    }
+INLINE void add_squares(const int vectors, int64_t squares, const T *dm, const T *v, T *sums,
+                        int64_t apart) {
+    sum_tile acc;
+    load_sums(acc, ROWS, vectors, NULL, 0);
+    add_product(acc, ROWS, vectors, squares, dm, WIDE, 1, v, apart, VL);
+    accumulate_sums(acc, ROWS, vectors, sums, apart);
 }
 
 static void add_points(const slope_plan *p, const slope_memory *m, T *sums, int64_t squares,
@@ -156,12 +123,12 @@ static void add_points(const slope_plan *p, const slope_memory *m, T *sums, int6
             const T *dm = m->dm + t * p->dm_apart + i * WIDE, *v = m->v + t * p->v_apart;
             T *to = sums + t * p->sums_apart + i * apart;
             if (p->lanes == 1) {
-                add_squares(squares, dm, v, to, apart, 1);
+                add_squares(1, squares, dm, v, to, apart);
             } else if (p->lanes == 3) {
-                add_squares(squares, dm, v, to, apart, 3);
+                add_squares(3, squares, dm, v, to, apart);
             } else {
                 for (int64_t q = 0; q < p->lanes; q += 2) {
-                    add_squares(squares, dm, v + q * VL, to + q * VL, apart, 2);
+                    add_squares(2, squares, dm, v + q * VL, to + q * VL, apart);
                 }
             }
         }

@@ -105,6 +105,13 @@ static inline bool is_float(tn_dtype dtype) {
 static inline bool is_f32_like(tn_dtype dtype) {
     return dtype == TN_F32 || dtype == TN_BF16 || dtype == TN_F16;
 }
+/* All of them; NULL ones are absent operands. */
+static inline bool all_f32_like(int count, const tn_desc *const *d) {
+    for (int i = 0; i < count; i++) {
+        if (d[i] && !is_f32_like(d[i]->dtype)) { return false; }
+    }
+    return true;
+}
 static inline char *desc_at(const tn_desc *d, int64_t offset) {
     return (char *)d->data + offset * (int64_t)size_of(d->dtype);
 }

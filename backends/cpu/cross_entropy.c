@@ -47,21 +47,17 @@ static double mean_below(const float *x, int64_t n, double top) {
     return sum / (double)n;
 }
 
-static void loss_row(const float *x, int64_t n, int64_t target, const tn_cross_entropy_args *args,
-                     float *loss, float *top, float *log_sum) {
-    double log_total = log(row_exp_total(x, n, top)), s = args->label_smoothing, value = 0;
-    if (target >= 0) {
-        value = (1 - s) * (log_total - ((double)x[target] - (double)*top));
-        value += s > 0 ? s * (log_total - mean_below(x, n, *top)) : 0;
-    }
-    *loss = (float)value;
-    *log_sum = (float)log_total;
-}
-
 static void loss_body(const void *user, int64_t row, float *unused, const float *const *x) {
     const losses *l = user;
-    loss_row(x[0], l->n, target_at(l->args, l->label, row, l->n), l->args, float_at(l->loss, row),
-             float_at(l->top, row), float_at(l->log_sum, row));
+    float *top = float_at(l->top, row);
+    int64_t target = target_at(l->args, l->label, row, l->n);
+    double log_total = log(row_exp_total(x[0], l->n, top)), s = l->args->label_smoothing, value = 0;
+    if (target >= 0) {
+        value = (1 - s) * (log_total - ((double)x[0][target] - (double)*top));
+        value += s > 0 ? s * (log_total - mean_below(x[0], l->n, *top)) : 0;
+    }
+    *float_at(l->loss, row) = (float)value;
+    *float_at(l->log_sum, row) = (float)log_total;
 }
 
 /* dx = g (exp(x - top - log_sum) - s / n), minus (1 - s) g at the target. dx may be x. */

@@ -7,10 +7,6 @@
 #include "backends/cpu/few_rows.h"
 #include "backends/cpu/gemm.h"
 
-static bool matmul_handles(tn_dtype dtype) {
-    return is_float(dtype);
-}
-
 /* Threads for one product: about 45 multiply-adds take a nanosecond. */
 static int product_team(int64_t m, int64_t n, int64_t k) {
     return team_size(m * n > 64 ? INT32_MAX : 1, m * n * k / 16);
@@ -174,7 +170,7 @@ static tn_status run_item(tn_context *ctx, const tn_desc *y, const tn_desc *a, c
 tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
                          double alpha, double beta) {
     bool widens = y->dtype == TN_F32 && (a->dtype == TN_BF16 || a->dtype == TN_F16);
-    if (!matmul_handles(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
+    if (!is_float(y->dtype) || !(a->dtype == y->dtype || widens) || b->dtype != a->dtype) {
         return TN_CPU(ref)->matmul(ctx, y, a, b, alpha, beta);
     }
     int64_t batch = y->size[0];
@@ -206,7 +202,7 @@ tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, co
 
 tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                          const tn_desc *b) {
-    if (!matmul_handles(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
+    if (!is_float(y->dtype) || x->dtype != y->dtype || w->dtype != y->dtype ||
         (b && b->dtype != y->dtype)) {
         return TN_CPU(ref)->linear(ctx, y, x, w, b);
     }

@@ -18,17 +18,28 @@ static void set_at(const tn_desc *d, int64_t i, float value) {
     if (d) { *(float *)desc_at(d, i * d->stride[0]) = value; }
 }
 
-/* y = (x - mean) rstd w + b; y may be x. Without `centred`, RMS norm. */
-static void norm_row(float *y, const float *x, const float *w, const float *b, int64_t c,
-                     bool centred, double eps, float *mean, float *rstd) {
+/* The operands of a forward besides x and y. Without `centred`, RMS norm. */
+typedef struct forward {
+    const tn_desc *mean, *rstd;
+    const float *w, *b; /* or NULL */
+    int64_t c;
+    double eps;
+    bool centred;
+} forward;
+
+/* y = (x - mean) rstd w + b; y may be x. */
+static void forward_body(const void *user, int64_t row, float *y, const float *const *rows) {
+    const forward *f = user;
+    const float *x = rows[0], *w = f->w, *b = f->b;
+    int64_t c = f->c;
     double squares = 0, sum = 0;
     float m = 0, first = x[0];
-    if (centred) {
+    if (f->centred) {
         ROW_SUM(sum, c, x[i] - first); /* 0 in a constant row: its mean is then exact */
         m = (float)((double)first + sum / (double)c);
     }
     ROW_SUM(squares, c, (x[i] - m) * (x[i] - m));
-    float r = (float)(1 / sqrt(squares / (double)c + eps));
+    float r = (float)(1 / sqrt(squares / (double)c + f->eps));
     if (w && b) {
 #pragma omp simd
         for (int64_t i = 0; i < c; i++) {
@@ -39,32 +50,14 @@ static void norm_row(float *y, const float *x, const float *w, const float *b, i
             y[i] = (x[i] - m) * r * (w ? w[i] : 1) + (b ? b[i] : 0);
         }
     }
-    *mean = m;
-    *rstd = r;
-}
-
-/* The operands of a forward besides x and y. */
-typedef struct forward {
-    const tn_desc *mean, *rstd;
-    const float *w, *b; /* or NULL */
-    int64_t c;
-    double eps;
-    bool centred;
-} forward;
-
-static void forward_body(const void *user, int64_t row, float *y, const float *const *x) {
-    const forward *f = user;
-    float mean, rstd;
-    norm_row(y, x[0], f->w, f->b, f->c, f->centred, f->eps, &mean, &rstd);
-    set_at(f->mean, row, mean);
-    set_at(f->rstd, row, rstd);
+    set_at(f->mean, row, m);
+    set_at(f->rstd, row, r);
 }
 
 static tn_status norm_forward(tn_context *ctx, forward f, const tn_desc *y, const tn_desc *x,
                               const tn_desc *w, const tn_desc *b) {
-    bool handles = is_f32_like(x->dtype) && is_f32_like(y->dtype) && f32_vector(f.mean) &&
-                   f32_vector(f.rstd) && (!w || is_f32_like(w->dtype)) &&
-                   (!b || is_f32_like(b->dtype)) && x->size[0] > 0 && x->size[1] > 0;
+    bool handles = all_f32_like(4, (const tn_desc *[]){x, y, w, b}) && f32_vector(f.mean) &&
+                   f32_vector(f.rstd) && x->size[0] > 0 && x->size[1] > 0;
     if (!handles) { return TN_EUNSUPPORTED; }
     f.c = x->size[1];
     TN__SCRATCH(float, vectors, ctx, 2 * f.c);
@@ -109,18 +102,13 @@ static void norm_backward_row(float *dx, const float *dy, const float *x, const 
 /* The band's column sums. */
 static void add_columns(float *restrict dw, float *restrict db, const float *restrict dy,
                         const float *restrict x, int64_t c, float m, float r) {
-    if (dw && db) {
-#pragma omp simd
-        for (int64_t i = 0; i < c; i++) {
-            dw[i] += dy[i] * ((x[i] - m) * r);
-            db[i] += dy[i];
-        }
-    } else if (dw) {
+    if (dw) {
 #pragma omp simd
         for (int64_t i = 0; i < c; i++) {
             dw[i] += dy[i] * ((x[i] - m) * r);
         }
-    } else if (db) {
+    }
+    if (db) {
 #pragma omp simd
         for (int64_t i = 0; i < c; i++) {
             db[i] += dy[i];
@@ -173,18 +161,12 @@ static void add_bands(const tn_desc *y, const float *partial, int64_t bands, int
     }
 }
 
-static bool handles_backward(const backward *b, const tn_desc *w) {
-    const tn_desc *floats[] = {b->dx, b->dw, b->db, w};
-    for (int i = 0; i < 4; i++) {
-        if (floats[i] && !is_f32_like(floats[i]->dtype)) { return false; }
-    }
-    return is_f32_like(b->x->dtype) && is_f32_like(b->dy->dtype) && f32_vector(b->mean) &&
-           f32_vector(b->rstd) && b->x->size[0] > 0 && b->x->size[1] > 0;
-}
-
 static tn_status norm_backward(tn_context *ctx, backward *b, const tn_desc *w) {
     enum { MOST_BANDS = 64 };
-    if (!handles_backward(b, w)) { return TN_EUNSUPPORTED; }
+    bool handles = all_f32_like(6, (const tn_desc *[]){b->dx, b->dw, b->db, b->dy, b->x, w}) &&
+                   f32_vector(b->mean) && f32_vector(b->rstd) && b->x->size[0] > 0 &&
+                   b->x->size[1] > 0;
+    if (!handles) { return TN_EUNSUPPORTED; }
     int64_t rows = b->x->size[0], c = b->x->size[1];
     int64_t height = max_of(rows_per_task(c), div_up(rows, MOST_BANDS)),
             bands = div_up(rows, height);

@@ -93,7 +93,7 @@ static void run_spans(const tn_optim_span *spans, int count, const step_call *ca
     }
 }
 
-static bool all_f32_like(const tn_optim_span *spans, int count) {
+static bool spans_f32_like(const tn_optim_span *spans, int count) {
     for (int i = 0; i < count; i++) {
         if (!is_f32_like(spans[i].param_dtype) || !is_f32_like(spans[i].grad_dtype)) {
             return false;
@@ -109,7 +109,7 @@ tn_status TN_CPU(step)(tn_context *ctx, const tn_optim_span *spans, int count,
         TN_STEP_FORMULAS(ROW, )
 #undef ROW
     };
-    if (!all_f32_like(spans, count)) { return TN_CPU(ref)->step(ctx, spans, count, step); }
+    if (!spans_f32_like(spans, count)) { return TN_CPU(ref)->step(ctx, spans, count, step); }
     double scale = step->clip ? step->grad_scale * *step->clip : step->grad_scale;
     step_call call = {step->rule, states[step->rule], (float)scale,
                       tn__step_factors_of_float(step)};

@@ -167,14 +167,6 @@ static void run_forward(const scan *s, const forward_ends *ends, float *bias, in
     }
 }
 
-static void set_state(float *to, const tn_desc *from, int64_t n) {
-    if (from) {
-        memcpy(to, from->data, (size_t)n * sizeof(float));
-    } else {
-        memset(to, 0, (size_t)n * sizeof(float));
-    }
-}
-
 tn_status TN_CPU(recurrent)(tn_context *ctx, const tn_recurrent *r, const tn_desc *y,
                             const tn_desc *hn, const tn_desc *cn, const tn_desc *h0,
                             const tn_desc *c0) {

@@ -15,15 +15,11 @@
 
 #define T float
 
-#include "backends/cpu/registers.h"
 #include "backends/cpu/rows.h"
-#include "backends/cpu/transpose.h"
+#include "backends/cpu/vectors.h"
 #include "backends/recurrent.h"
 
-enum { VL = VBYTES / sizeof(float), MOST_ROWS = 12, MOST_WIDE = 4 };
-
-typedef float vec __attribute__((vector_size(VBYTES)));
-typedef float vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(float)), may_alias));
+enum { MOST_ROWS = 12 };
 
 /* One pass over the times. */
 typedef struct scan {
@@ -72,6 +68,15 @@ static inline int64_t first_task(const scan *s, int threads, int me) {
     return s->panels * s->tiles * me / threads;
 }
 
+/* A state or its gradient: n elements, 0 without a source. */
+static inline void set_state(float *to, const tn_desc *from, int64_t n) {
+    if (from) {
+        memcpy(to, from->data, (size_t)n * sizeof(float));
+    } else {
+        memset(to, 0, (size_t)n * sizeof(float));
+    }
+}
+
 static inline void team_meet(int threads) {
     if (threads > 1) {
 #pragma omp barrier
@@ -82,36 +87,10 @@ static inline void team_meet(int threads) {
 INLINE void panel_product(const int rows, const int wide, int64_t depth, const float *restrict a,
                           int64_t lda, const float *restrict panel, const float *restrict start,
                           float *restrict sums) {
-    vec acc[MOST_ROWS][MOST_WIDE];
-    UNROLL
-    for (int i = 0; i < rows; i++) {
-        UNROLL
-        for (int q = 0; q < wide; q++) {
-            acc[i][q] = (vec){0};
-            if (start) { acc[i][q] = *(const vec_any *)(start + q * VL); }
-        }
-    }
-    for (int64_t p = 0; p < depth; p++) {
-        vec column[MOST_WIDE];
-        UNROLL
-        for (int q = 0; q < wide; q++) {
-            column[q] = *(const vec_any *)(panel + (q * depth + p) * VL);
-        }
-        UNROLL
-        for (int i = 0; i < rows; i++) {
-            UNROLL
-            for (int q = 0; q < wide; q++) {
-                acc[i][q] += a[i * lda + p] * column[q];
-            }
-        }
-    }
-    UNROLL
-    for (int i = 0; i < rows; i++) {
-        UNROLL
-        for (int q = 0; q < wide; q++) {
-            *(vec_any *)(sums + (i * wide + q) * VL) = acc[i][q];
-        }
-    }
+    sum_tile acc;
+    load_sums(acc, rows, wide, start, 0);
+    add_product(acc, rows, wide, depth, a, lda, 1, panel, VL, depth * VL);
+    store_sums(acc, rows, wide, sums, wide * VL);
 }
 
 /* The same with a height that is not a compile-time constant, up to tile_height(wide). */

@@ -183,14 +183,6 @@ static void run_backward(const backward_pass *p, int threads, int me) {
     }
 }
 
-static void set_gradient(float *to, const tn_desc *from, int64_t n) {
-    if (from) {
-        memcpy(to, from->data, (size_t)n * sizeof(float));
-    } else {
-        memset(to, 0, (size_t)n * sizeof(float));
-    }
-}
-
 tn_status TN_CPU(recurrent_backward)(tn_context *ctx, const tn_recurrent *r, const tn_desc *dp,
                                      const tn_desc *da, const tn_desc *dh0, const tn_desc *dc0,
                                      const tn_desc *dy, const tn_desc *dhn, const tn_desc *dcn) {
@@ -211,8 +203,8 @@ tn_status TN_CPU(recurrent_backward)(tn_context *ctx, const tn_recurrent *r, con
     s->packed = memory;
     p.dh = memory + panels;
     p.dc = p.dh + state;
-    set_gradient(p.dh, dhn, state);
-    set_gradient(p.dc, dcn, state);
+    set_state(p.dh, dhn, state);
+    set_state(p.dc, dcn, state);
 #pragma omp parallel num_threads(s->threads) if (s->threads > 1)
     run_backward(&p, omp_get_num_threads(), omp_get_thread_num());
     if (dc0) { memcpy(dc0->data, p.dc, (size_t)state * sizeof(float)); }

@@ -9,7 +9,7 @@
  */
 #include "backends/desc.h"
 #include "backends/axes.h"
-#include "backends/cpu/reduce_short.h"
+#include "backends/cpu/reduce.h"
 #include "backends/cpu/rows.h"
 
 enum {
@@ -160,18 +160,10 @@ static double fold_rows(const reduction *r, int64_t base, int64_t first, int64_t
 static void take_row(tn_reduction f, float *restrict sum, const float *restrict x, int64_t n) {
     switch (f) {
     case TN_MAX:
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
-            float v = x[j], best = sum[j];
-            sum[j] = ((v > best) | (v != v)) ? v : best;
-        }
+        fold_onto(TN_MAX, sum, x, n);
         break;
     case TN_MIN:
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
-            float v = x[j], best = sum[j];
-            sum[j] = ((v < best) | (v != v)) ? v : best;
-        }
+        fold_onto(TN_MIN, sum, x, n);
         break;
     case TN_SUM_SQUARES:
 #pragma omp simd
@@ -180,10 +172,7 @@ static void take_row(tn_reduction f, float *restrict sum, const float *restrict 
         }
         break;
     default:
-#pragma omp simd
-        for (int64_t j = 0; j < n; j++) {
-            sum[j] += x[j];
-        }
+        fold_onto(TN_SUM, sum, x, n);
         break;
     }
 }

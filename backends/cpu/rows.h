@@ -76,8 +76,9 @@ static inline double row_squares(const float *x, int64_t n) {
     return lane[0];
 }
 
-/* The largest (smallest) element, NaN if there is one; -inf (inf) for no elements. */
-#define ROW_BEST(name, better, worst)                                         \
+/* The largest (smallest) element; -inf (inf) for no elements. A NaN among them is the result, or
+ * with `skips` is passed over. */
+#define ROW_BEST(name, better, worst, skips)                                  \
     static inline float name(const float *x, int64_t n) {                     \
         float lane[LANES];                                                    \
         int32_t odd[LANES] = {0}; /* lanes that met a NaN */                  \
@@ -103,35 +104,11 @@ static inline double row_squares(const float *x, int64_t n) {
                 odd[l] |= odd[l + w];                                         \
             }                                                                 \
         }                                                                     \
-        return odd[0] ? NAN : lane[0];                                        \
+        return !(skips) && odd[0] ? NAN : lane[0];                            \
     }
-ROW_BEST(row_max, >, -INFINITY)
-ROW_BEST(row_min, <, INFINITY)
-
-/* The largest element that is not NaN; -inf if there is none. */
-static inline float row_top(const float *x, int64_t n) {
-    float lane[LANES], top = -INFINITY;
-    for (int l = 0; l < LANES; l++) {
-        lane[l] = -INFINITY;
-    }
-    int64_t whole = n / LANES * LANES;
-    for (int64_t i = 0; i < whole; i += LANES) {
-#pragma omp simd
-        for (int l = 0; l < LANES; l++) {
-            float v = x[i + l];
-            lane[l] = v > lane[l] ? v : lane[l];
-        }
-    }
-    for (int64_t i = whole; i < n; i++) {
-        top = x[i] > top ? x[i] : top;
-    }
-    for (int w = LANES / 2; w > 0; w /= 2) {
-        for (int l = 0; l < w; l++) {
-            lane[l] = lane[l + w] > lane[l] ? lane[l + w] : lane[l];
-        }
-    }
-    return lane[0] > top ? lane[0] : top;
-}
+ROW_BEST(row_max, >, -INFINITY, false)
+ROW_BEST(row_min, <, INFINITY, false)
+ROW_BEST(row_top, >, -INFINITY, true)
 
 /* What exp_down takes as `low`. The compiler must not know its value: with a constant it turns the
  * clamp into a chain of comparisons and selects. Read it once before a loop. */

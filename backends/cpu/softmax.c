@@ -5,10 +5,19 @@
 #include "backends/cpu/rows.h"
 #include "backends/softmax.h"
 
+/* The length of a row, and which form. */
+typedef struct form {
+    int64_t n;
+    bool log_form;
+} form;
+
 /* A row of -inf becomes NaN, as it must: its maximum, subtracted from itself, is NaN. */
-static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
+static void forward_body(const void *user, int64_t row, float *y, const float *const *rows) {
+    const form *f = user;
+    const float *x = rows[0];
+    int64_t n = f->n;
     float most;
-    if (log_form) {
+    if (f->log_form) {
         float log_sum = (float)log(row_exp_total(x, n, &most));
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
@@ -24,9 +33,11 @@ static void softmax_row(float *y, const float *x, int64_t n, bool log_form) {
     }
 }
 
-static void softmax_backward_row(float *dx, const float *y, const float *dy, int64_t n,
-                                 bool log_form) {
-    if (log_form) {
+static void backward_body(const void *user, int64_t row, float *dx, const float *const *rows) {
+    const form *f = user;
+    const float *y = rows[0], *dy = rows[1];
+    int64_t n = f->n;
+    if (f->log_form) {
         float sum = (float)row_sum(dy, n);
 #pragma omp simd
         for (int64_t i = 0; i < n; i++) {
@@ -39,22 +50,6 @@ static void softmax_backward_row(float *dx, const float *y, const float *dy, int
     for (int64_t i = 0; i < n; i++) {
         dx[i] = y[i] * (dy[i] - sum);
     }
-}
-
-/* The length of a row, and which form. */
-typedef struct form {
-    int64_t n;
-    bool log_form;
-} form;
-
-static void forward_body(const void *user, int64_t row, float *y, const float *const *x) {
-    const form *f = user;
-    softmax_row(y, x[0], f->n, f->log_form);
-}
-
-static void backward_body(const void *user, int64_t row, float *dx, const float *const *x) {
-    const form *f = user;
-    softmax_backward_row(dx, x[0], x[1], f->n, f->log_form);
 }
 
 static tn_status run_softmax(const tn_op_call *c, bool log_form) {

@@ -56,7 +56,7 @@ static const shape large[] = {
     {1, 8, 130, 2, {1, 5, 5}, {1, 2, 2}, {1, 1, 1}, {0, 1, 0}, {1, 1, 1}},
     {1, 2, 3, 1, {9, 9, 9}, {7, 7, 7}, {1, 1, 1}, {3, 3, 3}, {1, 1, 1}},
     {2, 35, 9, 1, {1, 29, 30}, {1, 3, 3}, {1, 1, 1}, {0, 1, 1}, {1, 1, 1}}, /* rows across panels */
-    /* on tiles: groups, strides, dilation, three dimensions, a block of pixels of several images */
+    /* groups, strides, dilation, three dimensions, several images */
     {2, 48, 64, 2, {1, 9, 10}, {1, 3, 3}, {1, 2, 1}, {0, 2, 1}, {1, 2, 2}},
     {2, 17, 33, 1, {3, 6, 7}, {2, 3, 2}, {1, 1, 3}, {1, 1, 2}, {1, 1, 1}},
     {19, 40, 32, 1, {1, 6, 5}, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}},
