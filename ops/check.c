@@ -27,6 +27,15 @@ const char *tn__layout_name(tn__layout layout) {
     return names[layout];
 }
 
+static int64_t common_divisor(int64_t a, int64_t b) {
+    while (b > 0) {
+        int64_t rest = a % b;
+        a = b;
+        b = rest;
+    }
+    return a;
+}
+
 static double uniform_at(uint64_t seed, int64_t i) {
     tn_random4 r = tn_philox(seed, 77, 0, (uint64_t)i);
     return ((double)r.word[0] + (double)r.word[1] * 0x1p-32) * 0x1p-32;
@@ -45,14 +54,8 @@ static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int6
         return floor(spec->low + (spec->high - spec->low) * u);
     case TN_SPEC_DISTINCT: {
         int64_t step = count / 3 * 2 + 1;
-        for (int64_t a = step, b = count; b > 0 && a > 1;) { /* until gcd(step, count) is 1 */
-            int64_t rest = a % b;
-            a = b;
-            b = rest;
-            if (b == 0 && a > 1) {
-                a = ++step;
-                b = count;
-            }
+        while (common_divisor(step, count) != 1) {
+            step++;
         }
         int64_t place = (int64_t)((uint64_t)i * (uint64_t)step % (uint64_t)count);
         return spec->low +
@@ -63,23 +66,49 @@ static double spec_value(const tn_spec *spec, int64_t count, uint64_t seed, int6
     }
 }
 
-/* An uninitialised tensor of these dims with this memory layout. */
-static tn_tensor *laid_out(tn_dims dims, tn_dtype dtype, tn__layout layout) {
-    if (layout == TN__TRANSPOSED && dims.ndim >= 2) {
-        tn_dims reversed = {.ndim = dims.ndim}, order = {.ndim = dims.ndim};
-        for (int i = 0; i < dims.ndim; i++) {
-            reversed.size[i] = dims.size[dims.ndim - 1 - i];
-            order.size[i] = dims.ndim - 1 - i;
-        }
-        return tn_permute(tn_empty(reversed, dtype), order);
+/* In how many orders t's dimensions can be stored. */
+static int64_t count_orders(const tn_tensor *t) {
+    int64_t all = 1;
+    for (int i = 2; t && i <= tn_ndim(t); i++) {
+        all *= i;
     }
+    return all;
+}
+
+/* A copy of t with its dimensions stored in order number `order`; 0 is row-major, the last one its
+ * reverse. */
+static tn_tensor *stored_in_order(tn_tensor *t, int64_t order) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    tn_dims dims = tn_shape(t), memory = dims, back = dims;
+    int left[TN_MAX_DIMS];
+    for (int i = 0; i < dims.ndim; i++) {
+        left[i] = i;
+    }
+    for (int i = 0; i < dims.ndim; i++) {
+        int n = dims.ndim - i, pick = (int)(order % n);
+        order /= n;
+        memory.size[i] = dims.size[left[pick]];
+        back.size[left[pick]] = i;
+        memmove(&left[pick], &left[pick + 1], (size_t)(n - 1 - pick) * sizeof *left);
+    }
+    tn_tensor *y = tn_permute(tn_empty_on(tn_device_of(t), memory, tn_dtype_of(t)), back);
+    tn_copy_(y, t);
+    return tn_return(tn_set_requires_grad(tn_detach(y), tn_requires_grad(t)));
+}
+
+/* A copy of t on the default device with this memory layout. */
+static tn_tensor *laid_out(tn_tensor *t, tn__layout layout) {
+    tn_dims dims = tn_shape(t);
+    if (layout == TN__TRANSPOSED) { return stored_in_order(t, count_orders(t) - 1); }
     if (layout == TN__SLICED && dims.ndim >= 1) {
         tn_dims larger = dims;
         int last = dims.ndim - 1;
         larger.size[last] = 2 * dims.size[last] + 1;
-        return tn_slice(tn_zeros(larger, dtype), last, 1, larger.size[last], 2);
+        return tn_copy_(tn_slice(tn_zeros(larger, tn_dtype_of(t)), last, 1, larger.size[last], 2),
+                        t);
     }
-    return tn_empty(dims, dtype);
+    return t;
 }
 
 static tn_dims kept_dims(const tn_spec *spec, tn__layout layout) {
@@ -104,19 +133,14 @@ tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layou
     }
     tn_dims dims = kept_dims(spec, layout);
     int64_t count = tn_dims_count(dims);
-    double *values = tn__malloc((size_t)(count > 0 ? count : 1) * sizeof *values);
-    if (!values) {
-        tn__raise(TN_ENOMEM, "op_check", "out of memory for a sample");
-        return tn_inert();
-    }
+    double *values = tn__calloc_for((size_t)count, sizeof *values, "op_check");
+    if (!values) { return tn_inert(); }
     for (int64_t i = 0; i < count; i++) {
         values[i] = spec_value(spec, count, seed, i);
     }
     tn_tensor *from = tn_from_data(values, dims, TN_F64);
     free(values);
-    tn_tensor *t = laid_out(dims, dtype, layout);
-    tn_copy_(t, from);
-    return tn_return(tn_detach(t));
+    return tn_return(tn_detach(laid_out(tn_copy(tn_cast(from, dtype)), layout)));
 }
 
 /* ---- The checked function -------------------------------------------------------------------- */
@@ -171,17 +195,26 @@ typedef struct precision {
 } precision;
 
 static const precision precisions[] = {
+    {TN_F64, 1e-13, 1e-12, 1e-12, INFINITY}, /* fast kernels may sum in another order */
     {TN_F32, 2e-6, 4e-6, 2e-5, 3.4e38},
     {TN_BF16, 1.0 / 256, 1.0 / 128, 1.0 / 32, 3.3e38},
     {TN_F16, 1.0 / 2048, 1.0 / 1024, 1.0 / 256, 65000.0},
 };
+/* Results are compared with f64's in the last three, and between orders in memory in the first. */
+enum { PRECISIONS = 4, ORDERED = 3 };
 
 /* |x - y| <= tolerance of (|y| + the largest |y|), where y fits the dtype at all. */
-static tn_status compare_elements(const double *got, const double *want, int64_t count,
-                                  tn_dtype dtype, double tolerance, double largest,
-                                  const char *what, int i, const char *than) {
-    double top = 0.0;
-    for (int64_t k = 0; k < count; k++) {
+static void compare_tensors(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
+                            const char *what, int i, const char *than) {
+    TN_SCOPE;
+    TN_NO_GRAD;
+    int64_t count = tn_count(y);
+    double top = 0.0, *got = tn__calloc_for((size_t)(2 * count), sizeof *got, "op_check");
+    if (!got) { return; }
+    double *want = got + count;
+    bool read = tn_copy_out(tn_cast(x, TN_F64), got) == TN_OK &&
+                tn_copy_out(tn_cast(y, TN_F64), want) == TN_OK;
+    for (int64_t k = 0; k < count && read; k++) {
         if (isfinite(want[k]) && fabs(want[k]) <= largest) { top = fmax(top, fabs(want[k])); }
     }
     for (int64_t k = 0; k < count && tn_error() == TN_OK; k++) {
@@ -189,36 +222,16 @@ static tn_status compare_elements(const double *got, const double *want, int64_t
             (isnan(want[k]) && isnan(got[k])) || want[k] == got[k] || fabs(want[k]) > largest;
         if (!same && !(fabs(got[k] - want[k]) <= tolerance * (fabs(want[k]) + top) + 1e-7)) {
             tn__raise(TN_EVALUE, "op_check", "%s %d, element %lld: %s gives %.9g but %s gives %.9g",
-                      what, i, (long long)k, tn_dtype_name(dtype), got[k], than, want[k]);
+                      what, i, (long long)k, tn_dtype_name(tn_dtype_of(x)), got[k], than, want[k]);
         }
     }
-    return tn_error();
-}
-
-static tn_status compare_tensors(tn_tensor *x, tn_tensor *y, double tolerance, double largest,
-                                 const char *what, int i, const char *than) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    int64_t count = tn_count(y);
-    double *got = tn__malloc((size_t)(count > 0 ? 2 * count : 1) * sizeof *got);
-    if (!got) { return tn__raise(TN_ENOMEM, "op_check", "out of memory for a comparison"); }
-    double *want = got + count;
-    tn_status status = tn_copy_out(tn_cast(x, TN_F64), got);
-    status = status == TN_OK ? tn_copy_out(tn_cast(y, TN_F64), want) : status;
-    if (status == TN_OK) {
-        status =
-            compare_elements(got, want, count, tn_dtype_of(x), tolerance, largest, what, i, than);
-    }
     free(got);
-    return status;
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
 
-enum {
-    ALL_ELEMENTS = 400,
-    ALL_SECOND = 150
-}; /* larger samples: one direction, no second derivative */
+/* Larger samples: one direction, no second derivative. */
+enum { ALL_ELEMENTS = 400, ALL_SECOND = 150 };
 
 /* Numbers in [-1, 1], of t's shape and dtype and on its device. */
 static tn_tensor *random_like(tn_tensor *t, uint64_t seed) {
@@ -248,7 +261,7 @@ static double value_at(function *f, tn_values in, const tn_values *step, double 
     return tn_item(weighted_sum(apply_sample(f, moved), 900));
 }
 
-static tn_status check_direction(function *f, tn_values in) {
+static void check_direction(function *f, tn_values in) {
     TN_SCOPE;
     tn_values step = {.n = in.n};
     tn_backward(weighted_sum(apply_sample(f, in), 900));
@@ -267,7 +280,6 @@ static tn_status check_direction(function *f, tn_values in) {
         tn__raise(TN_EVALUE, "op_check",
                   "along a direction backward gives %.9g but differences give %.9g", got, expected);
     }
-    return tn_error();
 }
 
 /* Results that have gradients, with these gradients. */
@@ -275,6 +287,26 @@ typedef struct arrivals {
     tn_tensor *root[TN_MAX_VALUES], *weight[TN_MAX_VALUES];
     int n;
 } arrivals;
+
+/* dy: the gradients; NULL: random ones. */
+static arrivals arrivals_at(tn_values out, const tn_values *dy) {
+    arrivals a = {.n = 0};
+    for (int i = 0; i < out.n; i++) {
+        if (tn_requires_grad(out.v[i])) {
+            a.root[a.n] = out.v[i];
+            a.weight[a.n++] = dy ? dy->v[i] : random_like(out.v[i], 900 + (uint64_t)i);
+        }
+    }
+    return a;
+}
+
+static tn_values leaves_of(tn_values in) {
+    tn_values leaves = {0};
+    for (int i = 0; i < in.n; i++) {
+        if (tn_requires_grad(in.v[i])) { leaves.v[leaves.n++] = in.v[i]; }
+    }
+    return leaves;
+}
 
 static void compare_recorded(tn_values leaves, arrivals *a, double tolerance, double largest) {
     TN_SCOPE;
@@ -294,26 +326,16 @@ static void compare_recorded(tn_values leaves, arrivals *a, double tolerance, do
 /* A recorded gradient uses the rule, or the composition, where an ordinary one uses the kernel:
  * they must agree, up to rounding. Also when only one of several results has a gradient, which a
  * kernel may treat separately. */
-static tn_status check_recorded(tn_values in, tn_values out, double tolerance, double largest) {
+static void check_recorded(tn_values in, tn_values out, double tolerance, double largest) {
     TN_SCOPE;
-    tn_values leaves = {0};
-    for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) { leaves.v[leaves.n++] = in.v[i]; }
-    }
-    arrivals all = {.n = 0};
-    for (int i = 0; i < out.n; i++) {
-        if (tn_requires_grad(out.v[i])) {
-            all.root[all.n] = out.v[i];
-            all.weight[all.n++] = random_like(out.v[i], 900 + (uint64_t)i);
-        }
-    }
-    if (all.n == 0 || leaves.n == 0) { return tn_error(); }
+    tn_values leaves = leaves_of(in);
+    arrivals all = arrivals_at(out, NULL);
+    if (all.n == 0 || leaves.n == 0) { return; }
     compare_recorded(leaves, &all, tolerance, largest);
     for (int i = 0; i < all.n && all.n > 1; i++) {
         arrivals one = {.root = {all.root[i]}, .weight = {all.weight[i]}, .n = 1};
         compare_recorded(leaves, &one, tolerance, largest);
     }
-    return tn_error();
 }
 
 /* Whether a gradient can be recorded: by a rule or the composition. */
@@ -328,7 +350,7 @@ static bool wants_brief(void) {
     return value && strcmp(value, "brief") == 0;
 }
 
-static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__layout layout) {
+static void check_gradients(const tn_op *op, const tn_sample *sample, tn__layout layout) {
     TN_SCOPE;
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, TN_F64, layout, false);
@@ -338,13 +360,17 @@ static tn_status check_gradients(const tn_op *op, const tn_sample *sample, tn__l
         if (tn_error() == TN_OK && tn_requires_grad(out.v[0])) {
             tn_backward(weighted_sum(out, 900));
         }
-        return tn_error();
+        return;
     }
-    if (count > (wants_brief() ? 1 : ALL_ELEMENTS)) { return check_direction(&f, in); }
+    if (count > (wants_brief() ? 1 : ALL_ELEMENTS)) {
+        check_direction(&f, in);
+        return;
+    }
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = has_rule(op) && !sample->no_second && count <= ALL_SECOND;
-    if (tn_gradcheck(apply_sample, &f, in, o) != TN_OK || !has_rule(op)) { return tn_error(); }
-    return check_recorded(in, apply_sample(&f, in), 1e-9, INFINITY);
+    if (tn_gradcheck(apply_sample, &f, in, o) == TN_OK && has_rule(op)) {
+        check_recorded(in, apply_sample(&f, in), 1e-9, INFINITY);
+    }
 }
 
 /* ---- Dtypes, orders in memory, subsets of gradients ------------------------------------------ */
@@ -357,13 +383,6 @@ static bool is_left_out(const tn_op *op, tn_dtype dtype) {
     return true;
 }
 
-/* Between orders of the same elements, in f64 too: fast kernels may sum in another order. */
-static const precision kernels[] = {
-    {TN_F32, 2e-6, 4e-6, 2e-5, 3.4e38},
-    {TN_F64, 1e-13, 1e-12, 1e-12, INFINITY},
-    {TN_BF16, 1.0 / 256, 1.0 / 128, 1.0 / 32, 3.3e38},
-};
-enum { KERNELS = sizeof kernels / sizeof *kernels };
 enum { ALL_SUBSETS = 5 }; /* up to so many inputs, all subsets of gradients */
 
 /* A device may be slow: there each sample has one of these dtypes and orders, in turn. */
@@ -379,17 +398,8 @@ typedef struct outcome {
 /* dy: the gradients of the results. */
 static outcome run_once(function *f, tn_values in, tn_values dy) {
     outcome o = {.y = apply_sample(f, in), .dx = {.n = in.n}};
-    tn_values leaves = {0}, dx = {0};
-    arrivals a = {.n = 0};
-    for (int i = 0; i < in.n; i++) {
-        if (tn_requires_grad(in.v[i])) { leaves.v[leaves.n++] = in.v[i]; }
-    }
-    for (int i = 0; i < o.y.n; i++) {
-        if (tn_requires_grad(o.y.v[i])) {
-            a.root[a.n] = o.y.v[i];
-            a.weight[a.n++] = dy.v[i];
-        }
-    }
+    tn_values leaves = leaves_of(in), dx = {0};
+    arrivals a = arrivals_at(o.y, &dy);
     if (a.n > 0) {
         tn_grad(a.root, a.weight, a.n, leaves.v, leaves.n, dx.v,
                 TN_WITH(tn_grad, .allow_unused = true));
@@ -413,9 +423,9 @@ static bool make_arriving(function *f, tn_values in, tn_dtype dtype, tn_values *
     return tn_error() == TN_OK;
 }
 
-static tn_status compare_outcomes(tn_values in, const outcome *got, const outcome *want,
-                                  const precision *p, double tolerance, const char *how,
-                                  const char *than) {
+static void compare_outcomes(tn_values in, const outcome *got, const outcome *want,
+                             const precision *p, double tolerance, const char *how,
+                             const char *than) {
     char result[64], gradient[64];
     snprintf(result, sizeof result, "%s, result", how);
     snprintf(gradient, sizeof gradient, "%s, gradient of input", how);
@@ -425,15 +435,14 @@ static tn_status compare_outcomes(tn_values in, const outcome *got, const outcom
     for (int i = 0; i < want->dx.n && tn_error() == TN_OK; i++) {
         if (!want->dx.v[i] || !tn_requires_grad(in.v[i])) { continue; }
         if (!got->dx.v[i]) {
-            return tn__raise(TN_EVALUE, "op_check", "%s %d is not there", gradient, i);
+            tn__raise(TN_EVALUE, "op_check", "%s %d is not there", gradient, i);
+            return;
         }
         compare_tensors(got->dx.v[i], want->dx.v[i], tolerance, p->largest, gradient, i, than);
     }
-    return tn_error();
 }
 
-static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const precision *p,
-                             bool narrow) {
+static void check_dtype(const tn_op *op, const tn_sample *sample, const precision *p, bool narrow) {
     TN_SCOPE;
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, narrow), wide = in, dy;
@@ -443,7 +452,7 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
                                              tn_op_differentiable(op));
         }
     }
-    if (!make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
+    if (!make_arriving(&f, in, p->dtype, &dy)) { return; }
     outcome got = run_once(&f, in, dy);
     for (int i = 0; i < dy.n; i++) {
         dy.v[i] = dy.v[i] ? tn_cast(dy.v[i], TN_F64) : NULL;
@@ -452,42 +461,12 @@ static tn_status check_dtype(const tn_op *op, const tn_sample *sample, const pre
     if (has_rule(op) && tn_error() == TN_OK) {
         check_recorded(in, apply_sample(&f, in), p->recorded, p->largest);
     }
-    return compare_outcomes(in, &got, &want, p, p->backward, tn_dtype_name(p->dtype), "f64");
-}
-
-/* In how many orders t's dimensions can be stored. */
-static int64_t count_orders(const tn_tensor *t) {
-    int64_t all = 1;
-    for (int i = 2; t && i <= tn_ndim(t); i++) {
-        all *= i;
-    }
-    return all;
-}
-
-/* t with its dimensions stored in order number `order`; 0 is row-major. */
-static tn_tensor *stored_in_order(tn_tensor *t, int64_t order) {
-    TN_SCOPE;
-    TN_NO_GRAD;
-    tn_dims dims = tn_shape(t), memory = dims, back = dims;
-    int left[TN_MAX_DIMS];
-    for (int i = 0; i < dims.ndim; i++) {
-        left[i] = i;
-    }
-    for (int i = 0; i < dims.ndim; i++) {
-        int n = dims.ndim - i, pick = (int)(order % n);
-        order /= n;
-        memory.size[i] = dims.size[left[pick]];
-        back.size[left[pick]] = i;
-        memmove(&left[pick], &left[pick + 1], (size_t)(n - 1 - pick) * sizeof *left);
-    }
-    tn_tensor *y = tn_permute(tn_empty_on(tn_device_of(t), memory, tn_dtype_of(t)), back);
-    tn_copy_(y, t);
-    return tn_return(tn_set_requires_grad(tn_detach(y), tn_requires_grad(t)));
+    compare_outcomes(in, &got, &want, p, p->backward, tn_dtype_name(p->dtype), "f64");
 }
 
 /* Runs with one operand, an input or a result's gradient, in another order; `which` < 0: all. */
-static tn_status check_order(function *f, tn_values in, tn_values dy, const outcome *want,
-                             const precision *p, int which, int64_t order) {
+static void check_order(function *f, tn_values in, tn_values dy, const outcome *want,
+                        const precision *p, int which, int64_t order) {
     TN_SCOPE;
     for (int k = 0; k < in.n + dy.n; k++) {
         tn_tensor **t = k < in.n ? &in.v[k] : &dy.v[k - in.n];
@@ -497,16 +476,15 @@ static tn_status check_order(function *f, tn_values in, tn_values dy, const outc
     char how[48], number[16] = "all";
     if (which >= 0) { snprintf(number, sizeof number, "%d", which); }
     snprintf(how, sizeof how, "operand %s in order %lld", number, (long long)order);
-    return compare_outcomes(in, &got, want, p, p->recorded, how, "row-major");
+    compare_outcomes(in, &got, want, p, p->recorded, how, "row-major");
 }
 
 /* Each operand in every order, the others row-major; then all in the same order. */
-static tn_status check_orders(const tn_op *op, const tn_sample *sample, const precision *p,
-                              int turn) {
+static void check_orders(const tn_op *op, const tn_sample *sample, const precision *p, int turn) {
     TN_SCOPE;
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
-    if (!make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
+    if (!make_arriving(&f, in, p->dtype, &dy)) { return; }
     int64_t max = 1;
     outcome want = run_once(&f, in, dy);
     for (int k = 0; k <= in.n + dy.n && tn_error() == TN_OK; k++) {
@@ -522,12 +500,11 @@ static tn_status check_orders(const tn_op *op, const tn_sample *sample, const pr
             check_order(&f, in, dy, &want, p, last ? -1 : k, order);
         }
     }
-    return tn_error();
 }
 
 /* Only some inputs' gradients: what is saved and which kernel runs depend on that. With many
  * inputs: one, two and all but one of them. */
-static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const precision *p) {
+static void check_subsets(const tn_op *op, const tn_sample *sample, const precision *p) {
     TN_SCOPE;
     function f = {op, sample};
     tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, false), dy;
@@ -535,7 +512,7 @@ static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const p
     for (int i = 0; i < in.n; i++) {
         if (tn_requires_grad(in.v[i])) { leaf[n++] = i; }
     }
-    if (n < 2 || !make_arriving(&f, in, p->dtype, &dy)) { return tn_error(); }
+    if (n < 2 || !make_arriving(&f, in, p->dtype, &dy)) { return; }
     outcome want = run_once(&f, in, dy);
     for (unsigned set = 1; set + 1 < 1u << n && tn_error() == TN_OK; set++) {
         TN_SCOPE;
@@ -549,12 +526,11 @@ static tn_status check_subsets(const tn_op *op, const tn_sample *sample, const p
         snprintf(how, sizeof how, "gradients 0x%x of 0x%x wanted", set, (1u << n) - 1);
         compare_outcomes(in, &got, &want, p, p->recorded, how, "all of them");
     }
-    return tn_error();
 }
 
 /* ---- Ownership ------------------------------------------------------------------------------- */
 
-static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
+static void check_dropped(const tn_op *op, const tn_sample *sample) {
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -567,7 +543,6 @@ static tn_status check_dropped(const tn_op *op, const tn_sample *sample) {
                   "recorded and dropped without backward, %lld tensors stay alive",
                   (long long)left);
     }
-    return tn_error();
 }
 
 /* ---- The whole check ------------------------------------------------------------------------- */
@@ -578,7 +553,7 @@ typedef struct checker {
     int samples;
 } checker;
 
-/* Raises the error again, prefixed with the sample. */
+/* Raises the error, if any, again, prefixed with the sample. */
 static void name_sample(const checker *c, const tn_sample *sample, const char *where) {
     tn_error_record record;
     if (!tn_error_take(&record)) { return; }
@@ -596,16 +571,14 @@ static void name_sample(const checker *c, const tn_sample *sample, const char *w
 /* False after raising: a sample says how to make each of its inputs. */
 static bool is_whole(const checker *c, const tn_sample *sample) {
     if (sample->inputs < 0 || sample->inputs > TN_OP_INPUTS) {
-        tn__raise(TN_EVALUE, c->op->name, "sample %d has %d inputs (0 to %d)", c->samples,
-                  sample->inputs, TN_OP_INPUTS);
-        return false;
+        return tn__fail(TN_EVALUE, c->op->name, "sample %d has %d inputs (0 to %d)", c->samples,
+                        sample->inputs, TN_OP_INPUTS);
     }
     for (int i = 0; i < sample->inputs; i++) {
         const tn_spec *spec = &sample->in[i];
         if (spec->kind == TN_SPEC_VALUES && !spec->values && tn_dims_count(spec->dims) != 0) {
-            tn__raise(TN_EVALUE, c->op->name, "sample %d: the values of input %d are NULL",
-                      c->samples, i);
-            return false;
+            return tn__fail(TN_EVALUE, c->op->name, "sample %d: the values of input %d are NULL",
+                            c->samples, i);
         }
     }
     return true;
@@ -616,39 +589,41 @@ static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     if (tn_error() != TN_OK || !is_whole(c, sample)) { return; }
     int first = wants_brief() ? c->samples % TN__LAYOUTS : 0,
         end = wants_brief() ? first + 1 : TN__LAYOUTS;
+    const char *where = "";
     for (int layout = first; layout < end && tn_error() == TN_OK; layout++) {
-        if (check_gradients(c->op, sample, layout) != TN_OK) {
-            name_sample(c, sample, tn__layout_name(layout));
-        }
+        where = tn__layout_name(layout);
+        check_gradients(c->op, sample, layout);
     }
-    for (size_t i = 0; i < sizeof precisions / sizeof *precisions && tn_error() == TN_OK; i++) {
-        if (check_dtype(c->op, sample, &precisions[i], i == 0) != TN_OK) {
-            name_sample(c, sample, tn_dtype_name(precisions[i].dtype));
-        }
+    for (int i = PRECISIONS - ORDERED; i < PRECISIONS && tn_error() == TN_OK; i++) {
+        where = tn_dtype_name(precisions[i].dtype);
+        check_dtype(c->op, sample, &precisions[i], precisions[i].dtype == TN_F32);
     }
-    for (int i = 0; i < KERNELS && tn_error() == TN_OK; i++) {
-        bool turn = !is_slow() || c->samples % KERNELS == i;
-        if (turn && (check_orders(c->op, sample, &kernels[i], c->samples) != TN_OK ||
-                     check_subsets(c->op, sample, &kernels[i]) != TN_OK)) {
-            name_sample(c, sample, tn_dtype_name(kernels[i].dtype));
-        }
+    for (int i = 0; i < ORDERED && tn_error() == TN_OK; i++) {
+        if (is_slow() && c->samples % ORDERED != i) { continue; }
+        where = tn_dtype_name(precisions[i].dtype);
+        check_orders(c->op, sample, &precisions[i], c->samples);
+        check_subsets(c->op, sample, &precisions[i]);
     }
-    if (tn_error() == TN_OK && check_dropped(c->op, sample) != TN_OK) {
-        name_sample(c, sample, "dropped");
+    if (tn_error() == TN_OK) {
+        where = "dropped";
+        check_dropped(c->op, sample);
     }
+    name_sample(c, sample, where);
     c->samples++;
 }
 
 tn_status tn_op_check(const tn_op *op) {
     if (tn_error() != TN_OK) { return tn_error(); }
-    if (!op || !op->name || !(op->shape || op->shapes) || !(op->samples || op->add_samples)) {
+    const char *missing = !op                                 ? "the operation"
+                          : !op->name                         ? "its name"
+                          : !(op->shape || op->shapes)        ? "its shape"
+                          : !(op->samples || op->add_samples) ? "samples"
+                                                              : NULL;
+    if (missing) {
         return tn__raise(TN_EVALUE, op && op->name ? op->name : "op_check",
                          "%s is NULL (to be checked, an operation needs a name, a shape rule and "
                          "samples)",
-                         !op                          ? "the operation"
-                         : !op->name                  ? "its name"
-                         : !(op->shape || op->shapes) ? "its shape"
-                                                      : "samples");
+                         missing);
     }
     checker c = {.sampler = {.add = check_sample}, .op = op};
     tn_error_record record;

@@ -2,26 +2,23 @@
 #include "ops/op.h"
 
 #include "autograd/tracer.h"
+#include "core/memory.h"
 
 #include <math.h>
 
 /* ---- Shape rules ----------------------------------------------------------------------------- */
 
-static bool is_number(const tn_op_call *c) {
-    if (c->in[0]->dtype == TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "%s is bool (a number is needed; cast it)",
-                          tn_op_input_name(c->op, 0).text);
-    }
-    return true;
+bool tn__needs_number(const tn_op_call *c) {
+    return c->in[0]->dtype != TN_BOOL ||
+           tn_op_fail(c, TN_EDTYPE, "%s is bool (a number is needed; cast it)",
+                      tn_op_input_name(c->op, 0).text);
 }
 
 bool tn__needs_float(const tn_op_call *c) {
     tn_dtype dtype = c->in[0]->dtype;
-    if (!tn_dtype_is_float(dtype)) {
-        return tn_op_fail(c, TN_EDTYPE, "%s is %s (floating point is needed; cast it)",
-                          tn_op_input_name(c->op, 0).text, tn_dtype_name(dtype));
-    }
-    return true;
+    return tn_dtype_is_float(dtype) ||
+           tn_op_fail(c, TN_EDTYPE, "%s is %s (floating point is needed; cast it)",
+                      tn_op_input_name(c->op, 0).text, tn_dtype_name(dtype));
 }
 
 bool tn__not_nan(const tn_op_call *c, const char *name, double value) {
@@ -37,7 +34,7 @@ bool tn__shape_float(tn_op_call *c) {
 }
 
 bool tn__shape_number(tn_op_call *c) {
-    return is_number(c) && tn_op_out_like(c, 0);
+    return tn__needs_number(c) && tn_op_out_like(c, 0);
 }
 
 bool tn__shape_scalar(tn_op_call *c) {
@@ -56,7 +53,8 @@ bool tn__shape_float2(tn_op_call *c) {
 }
 
 bool tn__shape_number2(tn_op_call *c) {
-    return tn_op_same_dtype(c) && is_number(c) && tn_op_out_broadcast(c, 0, 1, c->in[0]->dtype);
+    return tn_op_same_dtype(c) && tn__needs_number(c) &&
+           tn_op_out_broadcast(c, 0, 1, c->in[0]->dtype);
 }
 
 bool tn__shape_compare(tn_op_call *c) {
@@ -95,6 +93,14 @@ tn_status tn__compare(const tn_op_call *c, tn_compare f) {
     tn_desc a, b;
     return c->kernels->compare(c->ctx, f, c->y[0], fit_desc(c->x[0], c->y[0], &a),
                                fit_desc(c->x[1], c->y[0], &b));
+}
+
+tn_status tn__copy_forward(const tn_op_call *c) {
+    return c->kernels->copy(c->ctx, c->y[0], c->x[0]);
+}
+
+void tn__pass_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, g->dout[0]);
 }
 
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a) {
@@ -147,9 +153,16 @@ bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const
         index.size[d] = at % size;
         at /= size;
     }
-    tn__raise(TN_EVALUE, operation, "%s%s is %g (it must be between 0 and 1%s)", name,
-              index.ndim > 0 ? tn__dims_text(index) : "", tn_at(p, index), advice);
-    return false;
+    return tn__fail(TN_EVALUE, operation, "%s%s is %g (it must be between 0 and 1%s)", name,
+                    index.ndim > 0 ? tn__dims_text(index) : "", tn_at(p, index), advice);
+}
+
+int64_t *tn__read_indices(tn_tensor *t, const char *operation) {
+    TN_SCOPE;
+    int64_t *values = tn__calloc_for((size_t)tn_count(t), sizeof *values, operation);
+    if (values && tn_copy_out(tn_cast(t, TN_I64), values) == TN_OK) { return values; }
+    free(values);
+    return NULL;
 }
 
 tn_tensor *tn__constant(const tn_tensor *t, double value) {

@@ -35,10 +35,9 @@ static tn_tensor *write_step(tn_tensor *x, tn__recipe_step step, const char *ope
     struct tn__recipe *recipe = x->storage->recipe;
     const char *why = why_not(x, &step);
     if (why) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "the elements of %s are not made yet (TN_DEFER_INIT), and %s", tn_shape_text(x),
-                  why);
-        return tn_inert();
+        return tn__refused(TN_EUNSUPPORTED, operation,
+                           "the elements of %s are not made yet (TN_DEFER_INIT), and %s",
+                           tn_shape_text(x), why);
     }
     if (step.what != STEP_UNARY) {
         recipe->steps = 0;
@@ -69,11 +68,11 @@ tn_tensor *tn__defer_copy(tn_tensor *x, const tn_tensor *from, const char *opera
     const struct tn__recipe *made = from->storage->recipe;
     if (!tn__defer_covers(x) || !tn__defer_covers(from) || !tn_dims_equal(x->dims, from->dims) ||
         (made->dtype != from->dtype && x->dtype != from->dtype)) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "the elements of %s and %s are not made yet (TN_DEFER_INIT): only all of one can "
-                  "become all of the other, through at most one other dtype",
-                  tn_shape_text(x), tn_shape_text(from));
-        return tn_inert();
+        return tn__refused(
+            TN_EUNSUPPORTED, operation,
+            "the elements of %s and %s are not made yet (TN_DEFER_INIT): only all of one can "
+            "become all of the other, through at most one other dtype",
+            tn_shape_text(x), tn_shape_text(from));
     }
     struct tn__recipe *recipe = x->storage->recipe;
     char name[TN__RECIPE_NAME];

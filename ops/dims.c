@@ -1,6 +1,8 @@
 /* Dimensions and descriptors: see dims.h. */
 #include "ops/dims.h"
 
+#include <string.h>
+
 tn_desc tn__desc_front(const tn_desc *x, int dim) {
     tn_desc y = *x;
     for (int i = dim; i > 0; i--) {
@@ -36,6 +38,13 @@ tn_desc tn__desc_stacked(const tn_desc *x) {
     };
 }
 
+tn_desc tn__scratch(tn__scratch_pool *pool, tn_dims dims, tn_dtype dtype) {
+    tn_desc d = {.dtype = dtype, .ndim = dims.ndim};
+    memcpy(d.size, dims.size, sizeof d.size);
+    tn__scratch_take(pool, &d);
+    return d;
+}
+
 int64_t tn__row_count(tn_dims dims) {
     return tn_dims_count(tn__dims_leading(dims));
 }
@@ -53,4 +62,21 @@ tn_dims tn__dims_with_last(tn_dims dims, int64_t size) {
 
 int tn__op_dim(const tn_op_call *c, int dim) {
     return tn__dim(c->in[0], dim, c->op->name);
+}
+
+bool tn__spread_numbers(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
+                        int64_t *all) {
+    if (given.ndim != 1 && given.ndim != spatial) {
+        return tn__fail(TN_EVALUE, name, "%s has %d numbers (1 or %d are needed)", what, given.ndim,
+                        spatial);
+    }
+    for (int i = 0; i < spatial; i++) {
+        int64_t n = given.size[given.ndim == 1 ? 0 : i];
+        if (n < min || n > INT32_MAX) {
+            return tn__fail(TN_EVALUE, name, "%s is %lld (it must be from %lld to %d)", what,
+                            (long long)n, (long long)min, INT32_MAX);
+        }
+        all[3 - spatial + i] = n;
+    }
+    return true;
 }

@@ -2,6 +2,7 @@
 #ifndef TERN_OPS_DIMS_H
 #define TERN_OPS_DIMS_H
 
+#include "autograd/operand.h"
 #include "ops/op.h"
 
 /* Dimension `dim` moved to the front; the others keep their order. */
@@ -19,6 +20,13 @@ tn_desc tn__desc_vector(void *data, tn_dtype dtype, int64_t n);
 /* A matrix as a stack of one: (m, n) -> (1, m, n). */
 tn_desc tn__desc_stacked(const tn_desc *x);
 
+/* Scratch memory of a call, from here to the end of the block, and a row-major operand in it; data
+ * is NULL if there is none left. */
+#define TN__SCRATCH_POOL(name, call)          \
+    __attribute__((cleanup(tn__scratch_end))) \
+    tn__scratch_pool name = {.kernels = (call)->kernels, .ctx = (call)->ctx}
+tn_desc tn__scratch(tn__scratch_pool *pool, tn_dims dims, tn_dtype dtype);
+
 /* Elements in all dimensions but the last: how many rows (…, c) has. */
 int64_t tn__row_count(tn_dims dims);
 
@@ -32,6 +40,11 @@ int tn__op_dim(const tn_op_call *c, int dim);
 static inline int tn__dim_from_start(int dim, int ndim) {
     return dim < 0 ? dim + ndim : dim;
 }
+
+/* Writes one number for all of 1 to 3 dimensions, or one for each, at least `min`, to the last of
+ * all[3]. False after raising, as `name`: `what` is wrong. */
+bool tn__spread_numbers(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
+                        int64_t *all);
 
 /* The dtype for statistics such as a mean or a log-sum-exp: f64 for f64, else f32. */
 static inline tn_dtype tn__wide_dtype(tn_dtype dtype) {

@@ -10,11 +10,7 @@
  *         }
  *     }
  *
- *     static void scale_piece(const void *user, int64_t first, int64_t end) {
- *         const scale_job *j = user;
- *         j->x.dtype == TN_F64 ? scale_lines(j, first, end, TN_F64)
- *                              : scale_lines(j, first, end, TN_F32);
- *     }
+ *     TN__PIECE(scale_piece, scale_lines, scale_job)
  *
  * The loop is written once and, as the dtype is a constant, compiled for each. Elements are loaded
  * as double, which holds both, and rounded once when stored.
@@ -28,6 +24,17 @@
 
 /* Items first … end - 1 of a job. Runs in any thread: it raises nothing and allocates nothing. */
 typedef void tn__host_piece(const void *job, int64_t first, int64_t end);
+
+/* Defines a piece that calls `loops` with the dtype of its job's x as a constant. */
+#define TN__PIECE(piece, loops, job_type)                             \
+    static void piece(const void *user, int64_t first, int64_t end) { \
+        const job_type *job = user;                                   \
+        if (job->x.dtype == TN_F64) {                                 \
+            loops(job, first, end, TN_F64);                           \
+        } else {                                                      \
+            loops(job, first, end, TN_F32);                           \
+        }                                                             \
+    }
 
 /* Calls piece for all of 0 … count - 1, on several threads if that is worth waking them. `each`:
  * about how many elements an item reads and writes. The split depends only on count and each, so a
@@ -47,7 +54,7 @@ typedef struct tn__lines {
     tn_desc others;       /* the other dimensions */
 } tn__lines;
 
-/* dim >= 0; a 0-dimensional x is one line of one. */
+/* A 0-dimensional x is one line of one. */
 TN_API tn__lines tn__lines_along(const tn_desc *x, int dim);
 
 /* The position of the i-th element of x in row-major order; and of the first element of line i. */

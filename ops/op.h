@@ -26,8 +26,9 @@ bool tn__shape_float(tn_op_call *c);
 bool tn__shape_number(tn_op_call *c);
 bool tn__shape_scalar(tn_op_call *c);
 
-/* Input 0 is floating point. */
+/* Input 0 is floating point; is all but bool. */
 bool tn__needs_float(const tn_op_call *c);
+bool tn__needs_number(const tn_op_call *c);
 
 /* The argument of this name is not NaN. */
 bool tn__not_nan(const tn_op_call *c, const char *name, double value);
@@ -48,6 +49,14 @@ typedef struct tn__scalar_args {
     double k;
 } tn__scalar_args;
 
+/* Of operations with one dimension, which may count from the end, and with sizes or dimensions. */
+typedef struct tn__dim_args {
+    int dim;
+} tn__dim_args;
+typedef struct tn__dims_args {
+    tn_dims dims;
+} tn__dims_args;
+
 /* y = f(x); y = f(x, k) with tn__scalar_args; y = f(a, b) and y = a ? b, broadcast. */
 tn_status tn__unary(const tn_op_call *c, tn_unary f);
 tn_status tn__unary_k(const tn_op_call *c, tn_unary f);
@@ -61,6 +70,10 @@ tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operatio
 #define TN__FMOD_SAMPLES                                     \
     "{0.1:0.9, 1.1:1.9} ** **; {-0.9:-0.1, 1.1:1.9} ** **; " \
     "[7]=(5.25, -5.25, 5.25, -5.25, 0.75, -0.75, 100.25) [7]=(2, 2, -2, -2, 4, 4, -3)"
+
+/* y = x, elements of another dtype or order too. dx = dy. */
+tn_status tn__copy_forward(const tn_op_call *c);
+void tn__pass_backward(tn_op_grad *g);
 
 /* dx = f(a, dy), for kernels of backward; a is one of b's operands. */
 tn_status tn__binary_back(const tn_op_back *b, tn_binary f, const tn_desc *a);
@@ -79,6 +92,9 @@ void tn__work_picked(tn_op_work *w);
 
 /* ---- Outside of tn_apply --------------------------------------------------------------------- */
 
+/* Like tn__fail, for a function that returns a tensor. */
+#define tn__refused(...) (tn__raise(__VA_ARGS__), tn_inert())
+
 /* Whether a kernel succeeded; if not, raises its status for `operation`. */
 bool tn__kernel_ok(tn_status status, const char *operation);
 
@@ -90,6 +106,9 @@ static inline tn_random_key tn__draw_key(tn_generator *g) {
 /* Whether all elements of p, floats, are between 0 and 1; false after raising; the message calls p
  * `name` and ends with `advice`. Waits for p's device. */
 bool tn__probabilities(tn_tensor *p, const char *name, const char *advice, const char *operation);
+
+/* t's integers, on the host, for free(); NULL after raising. Waits for t's device. */
+int64_t *tn__read_indices(tn_tensor *t, const char *operation);
 
 /* A 0-dimensional tensor with this value, t's dtype and device. */
 tn_tensor *tn__constant(const tn_tensor *t, double value);

@@ -72,14 +72,15 @@ static bool read_dims(const char **at, tn_dims *dims) {
     return dims->ndim >= 0;
 }
 
-/* Reads what an input holds: "-1:1", "distinct -1:1", "bool" …, and goes past its comma: the last
- * is for all that follow. */
+/* Reads what an input holds: "-1:1", "whole 1:5", "bool" …, and goes past its comma: the last is
+ * for all that follow. */
 static bool read_holding(const char **at, tn_spec *spec) {
     static const struct {
         const char *word;
         tn_spec spec;
     } kinds[] = {
         {"distinct ", {.kind = TN_SPEC_DISTINCT}},
+        {"whole ", {.kind = TN_SPEC_INDEX}},
         {"bool", {.kind = TN_SPEC_BOOL, .low = 0.0, .high = 2.0}},
         {"byte", {.kind = TN_SPEC_BYTE, .low = -127.0, .high = 128.0}},
     };
@@ -151,9 +152,17 @@ static void read_word(const char **at, char *word, size_t size) {
     *at = from + length + (quoted && from[length]);
 }
 
-/* Reads "1", "inf", "True", "'mean'" or "[1, 2]" into the member of args. */
+/* Reads "1", "inf", "True", "'mean'" or "[1, 2]" into the member of args; of several numbers into
+ * the last ones. */
 static bool read_arg(const tn_field *f, const char **at, char *args) {
     if (f->kind == TN_FIELD_DIMS) { return read_dims(at, (tn_dims *)(args + f->offset)); }
+    if (f->kind == TN_FIELD_INT64 && f->bytes > sizeof(int64_t)) {
+        tn_dims last;
+        bool read = read_dims(at, &last) && (size_t)last.ndim * sizeof(int64_t) <= f->bytes;
+        size_t bytes = read ? (size_t)last.ndim * sizeof(int64_t) : 0;
+        memcpy(args + f->offset + f->bytes - bytes, last.size, bytes);
+        return read;
+    }
     if (f->kind == TN_FIELD_DOUBLE) {
         const char *from = *at;
         *(double *)(args + f->offset) = strtod(from, (char **)at);
@@ -213,8 +222,8 @@ static bool list_sample(const tn_op *op, const char **at, const char *holding, t
         bool read = read_sample(op, at, holding, &listed);
         tn__plain_numbers_end(numbers);
         if (!read) {
-            tn__raise(TN_EVALUE, op->name, "its samples cannot be read from here on: %.60s", from);
-            return false;
+            return tn__fail(TN_EVALUE, op->name, "its samples cannot be read from here on: %.60s",
+                            from);
         }
         tn_sample_add(s, &listed.sample);
     }

@@ -19,9 +19,8 @@ static tn_dims last_numbers(const tn_op_call *c, const char *field) {
 static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, tn_dims after) {
     int weight = tn__onnx_in(g, c, 1), bias = tn__onnx_in(g, c, 2);
     int y = TN__NODE(g, type, x, weight, bias);
-    tn_dims stride = last_numbers(c, "kernel.stride"),
-            dilation = last_numbers(c, "kernel.dilation"),
-            padding = last_numbers(c, "kernel.padding");
+    tn_dims stride = last_numbers(c, "stride"), dilation = last_numbers(c, "dilation"),
+            padding = last_numbers(c, "padding");
     int64_t pads[2 * TN_MAX_DIMS];
     for (int i = 0; i < padding.ndim; i++) {
         pads[i] = padding.size[i];
@@ -30,16 +29,15 @@ static int conv_node(tn__onnx *g, const tn_op_call *c, const char *type, int x, 
     tn__onnx_ints(g, "strides", stride.size, stride.ndim);
     tn__onnx_ints(g, "dilations", dilation.size, dilation.ndim);
     tn__onnx_ints(g, "pads", pads, 2 * padding.ndim);
-    tn__onnx_int(g, "group", tn__arg_whole(c, "kernel.groups"));
+    tn__onnx_int(g, "group", tn__arg_whole(c, "groups"));
     return y;
 }
 
 /* A convolution's padding at the ends: the same as at the beginnings, unless a given size needs
  * another, as PyTorch's padding="same" does for an even kernel. */
 static tn_dims padding_after(const tn_op_call *c) {
-    tn_dims stride = last_numbers(c, "kernel.stride"),
-            dilation = last_numbers(c, "kernel.dilation"),
-            after = last_numbers(c, "kernel.padding");
+    tn_dims stride = last_numbers(c, "stride"), dilation = last_numbers(c, "dilation"),
+            after = last_numbers(c, "padding");
     for (int i = 0; i < after.ndim; i++) {
         int64_t in = tn_size(c->in[0], 2 + i), out = tn_size(c->out[0], 2 + i);
         int64_t span = dilation.size[i] * (tn_size(c->in[1], 2 + i) - 1) + 1;
@@ -66,8 +64,8 @@ static void put_conv(tn__onnx *g, const tn_op_call *c, const char *type) {
 /* How much larger the result is than the other numbers give; smaller or of any size, it is the
  * gradient of a convolution. */
 static tn_dims output_padding(const tn_op_call *c) {
-    tn_dims stride = last_numbers(c, "kernel.stride"),
-            dilation = last_numbers(c, "kernel.dilation"), more = last_numbers(c, "kernel.padding");
+    tn_dims stride = last_numbers(c, "stride"), dilation = last_numbers(c, "dilation"),
+            more = last_numbers(c, "padding");
     for (int i = 0; i < more.ndim; i++) {
         int64_t in = tn_size(c->in[0], 2 + i), kernel = tn_size(c->in[1], 2 + i);
         int64_t least =
@@ -79,7 +77,7 @@ static tn_dims output_padding(const tn_op_call *c) {
 
 /* Some runtimes require output_padding below the stride. */
 static bool conv_transpose_fits(const tn_op_call *c) {
-    tn_dims stride = last_numbers(c, "kernel.stride"), more = output_padding(c);
+    tn_dims stride = last_numbers(c, "stride"), more = output_padding(c);
     for (int i = 0; i < more.ndim; i++) {
         if (more.size[i] < 0 || more.size[i] >= stride.size[i]) { return false; }
     }
@@ -88,7 +86,7 @@ static bool conv_transpose_fits(const tn_op_call *c) {
 
 static void put_conv_transpose(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn_dims more = output_padding(c);
-    int y = conv_node(g, c, type, tn__onnx_in(g, c, 0), last_numbers(c, "kernel.padding"));
+    int y = conv_node(g, c, type, tn__onnx_in(g, c, 0), last_numbers(c, "padding"));
     tn__onnx_ints(g, "output_padding", more.size, more.ndim);
     tn__onnx_give(g, c, 0, y);
 }
@@ -187,8 +185,9 @@ static void put_avg_pool(tn__onnx *g, const tn_op_call *c, const char *type) {
 /* ---- Interpolation --------------------------------------------------------------------------- */
 
 /* x at the k-th taps of all results, times their weights if there are several taps. */
-static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, const tn__taps *taps, int k) {
+static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, int k) {
     const tn__resample_args *a = c->args;
+    tn_dtype dtype = tn_dtype_of(c->in[0]);
     int dim = a->dim < 0 ? a->dim + tn_ndim(c->in[0]) : a->dim;
     tn_dims along = {.ndim = tn_ndim(c->in[0]) - dim, .size = {a->out}}; /* (out, 1, …) */
     for (int i = 1; i < along.ndim; i++) {
@@ -199,14 +198,14 @@ static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, const tn__taps *ta
     int64_t *place = tn_data_mut(places);
     double *weight = tn_data_mut(weights);
     for (int64_t i = 0; i < a->out && !tn__pending(); i++) {
-        place[i] = taps->place[i][k];
-        weight[i] = taps->weight[i][k];
+        tn__tap tap = tn__tap_of(a, i, dtype);
+        place[i] = tap.place[k];
+        weight[i] = tap.weight[k];
     }
     int y = TN__NODE(g, "Gather", x, tn__onnx_constant(g, places));
     tn__onnx_int(g, "axis", dim);
-    if (taps->count > 1) {
-        tn_tensor *share = tn_cast(weights, tn_dtype_of(c->in[0]));
-        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, share));
+    if (tn__tap_of(a, 0, dtype).count > 1) {
+        y = TN__NODE(g, "Mul", y, tn__onnx_constant(g, tn_cast(weights, dtype)));
     }
     return y;
 }
@@ -214,16 +213,10 @@ static int pick_taps(tn__onnx *g, const tn_op_call *c, int x, const tn__taps *ta
 /* One dimension, as in the operation: each result is a weighted sum of elements. Resize would do,
  * but it finds the elements from a factor that it rounds to f32. */
 static void put_resample(tn__onnx *g, const tn_op_call *c, const char *type) {
-    tn__taps taps;
-    if (!tn__taps_make(&taps, c->args, tn_dtype_of(c->in[0]))) {
-        tn_op_fail(c, TN_ENOMEM, "no memory for the places");
-        return;
+    int x = tn__onnx_in(g, c, 0), y = pick_taps(g, c, x, 0);
+    for (int k = 1; k < tn__tap_of(c->args, 0, tn_dtype_of(c->in[0])).count; k++) {
+        y = TN__NODE(g, type, y, pick_taps(g, c, x, k));
     }
-    int x = tn__onnx_in(g, c, 0), y = pick_taps(g, c, x, &taps, 0);
-    for (int k = 1; k < taps.count; k++) {
-        y = TN__NODE(g, type, y, pick_taps(g, c, x, &taps, k));
-    }
-    tn__taps_free(&taps);
     tn__onnx_give(g, c, 0, y);
 }
 

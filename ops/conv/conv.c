@@ -13,7 +13,7 @@
 
 #include "core/error.h"
 
-enum { X, W, B, INPUTS };
+enum { X, W, B };
 
 /* The result's size in dimension i, or -1 after raising. */
 static int64_t places_of_kernel(const tn_op_call *c, int i) {
@@ -71,12 +71,12 @@ static void conv_backward(tn_op_grad *g) {
     const tn__conv_call *call = g->args;
     tn_tensor *dy = g->dout[0];
     if (g->wants[X]) {
-        tn_dims size = tn__conv_sizes(tn_op_input_dims(g, X));
-        tn_op_give(g, X, tn__conv_transpose(dy, tn_op_saved_input(g, W), *call, size));
+        tn_op_give(g, X,
+                   tn__conv_transpose(dy, tn_op_saved_input(g, W), *call, tn_op_input_dims(g, X)));
     }
     if (g->wants[W]) {
-        tn_dims size = tn__conv_sizes(tn_op_input_dims(g, W));
-        tn_op_give(g, W, tn__conv_weight_grad(dy, tn_op_saved_input(g, X), *call, size));
+        tn_op_give(
+            g, W, tn__conv_weight_grad(dy, tn_op_saved_input(g, X), *call, tn_op_input_dims(g, W)));
     }
     if (g->inputs > B && g->wants[B]) { tn_op_give(g, B, tn__conv_bias_grad(dy)); }
 }
@@ -101,28 +101,11 @@ static void conv_work(tn_op_work *w) {
     tn__conv_work(w, w->y[0], w->x[W]);
 }
 
-static void conv_samples(tn_op_samples *s) {
-    const tn__conv_case *all = tn__conv_cases();
-    for (int i = 0; i < CONV_CASES; i++) {
-        tn_sample sample = {
-            .text = all[i].text,
-            .args = &all[i].call,
-            .inputs = INPUTS,
-            .in = {tn_spec_real(all[i].x, -1.0, 1.0), tn_spec_real(all[i].w, -1.0, 1.0),
-                   tn_spec_real(TN_DIMS(all[i].w.size[0]), -1.0, 1.0)},
-        };
-        if (i % 3 == 1) { sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT}; }
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_conv = {
     .name = "conv",
     .inputs = {"x", "weight", "bias"},
     .args_size = sizeof(tn__conv_call),
-    .fields = {TN_FIELD(tn__conv_call, kernel.stride), TN_FIELD(tn__conv_call, kernel.padding),
-               TN_FIELD(tn__conv_call, kernel.dilation), TN_FIELD(tn__conv_call, kernel.groups),
-               TN_FIELD(tn__conv_call, spatial)},
+    .fields = {TN__CONV_FIELDS},
     .optional = 1u << B,
     .saves_for = {TN_SAVES_INPUT(W), TN_SAVES_INPUT(X)},
     .shape = conv_shape,
@@ -131,12 +114,32 @@ const tn_op tn__op_conv = {
     .backward_kernel = conv_backward_kernel,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
-    .add_samples = conv_samples,
+    /* Each dimension count; strides, paddings, dilations and groups, alone and together; a kernel
+     * of one element, of even sizes, as large as the input; a padding of more than the kernel;
+     * elements at the end that the kernel does not reach; an empty batch; more channels and
+     * positions than a vector register holds. */
+    .samples = "{-1:1} [2, 3, 7] [4, 3, 3] [4] spatial=1; "
+               "[2, 2, 8] [3, 2, 4] - spatial=1, stride=[2], padding=[1]; "
+               "[2, 4, 9] [6, 2, 3] [6] spatial=1, stride=[3], padding=[4], dilation=[2], "
+               "groups=2; [2, 3, 5, 6] [4, 3, 3, 2] [4]; "
+               "[1, 2, 4, 5] [3, 2, 3, 3] - padding=[1, 1]; "
+               "[2, 2, 7, 6] [3, 2, 3, 3] [3] stride=[2, 2], padding=[1, 1]; "
+               "[2, 2, 6, 5] [2, 2, 2, 3] [2] stride=[2, 1], padding=[0, 2], dilation=[1, 2]; "
+               "[2, 3, 5, 4] [5, 3, 1, 1] - stride=[2, 2]; "
+               "[2, 4, 4, 3] [4, 1, 3, 3] [4] padding=[1, 1], groups=4; "
+               "[1, 4, 3, 3] [6, 2, 3, 3] [6] padding=[1, 1], groups=2; "
+               "[2, 2, 3, 4] [3, 2, 3, 4] -; [1, 1, 2, 1] [1, 1, 2, 2] [1] padding=[3, 3]; "
+               "[0, 2, 4, 4] [3, 2, 3, 3] [3] padding=[1, 1]; "
+               "[1, 17, 5, 9] [19, 17, 3, 3] - padding=[1, 1]; "
+               "[2, 2, 3, 4, 3] [3, 2, 2, 2, 2] [3] spatial=3; "
+               "[1, 4, 3, 4, 6] [2, 2, 3, 3, 2] [2] spatial=3, stride=[1, 2, 2], padding=[1, 0, "
+               "1], dilation=[1, 1, 2], groups=2",
+    .sample_args = &tn__conv_plain,
     .work = conv_work,
 };
 
-tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size) {
-    call.size = size;
+tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like) {
+    call.size = tn__conv_sizes(like);
     return tn_apply2(&tn__op_conv, &call, x, w);
 }
 
@@ -151,11 +154,11 @@ static bool keep_sizes(const char *name, const tn_tensor *x, const tn_tensor *w,
     for (int i = 0; i < spatial; i++) {
         int64_t kernel = tn_size(w, i + 2);
         if (call->kernel.stride[first + i] != 1 || kernel < 1) {
-            tn__raise(TN_EVALUE, name,
-                      "padding is to keep x's sizes, but stride is %lld and weight is %s (stride 1 "
-                      "and a kernel are needed)",
-                      (long long)call->kernel.stride[first + i], tn_shape_text(w));
-            return false;
+            return tn__fail(
+                TN_EVALUE, name,
+                "padding is to keep x's sizes, but stride is %lld and weight is %s (stride 1 "
+                "and a kernel are needed)",
+                (long long)call->kernel.stride[first + i], tn_shape_text(w));
         }
         call->kernel.padding[first + i] = call->kernel.dilation[first + i] * (kernel - 1) / 2;
     }

@@ -30,11 +30,6 @@ static inline const int64_t *tn__conv_last(const int64_t *all, int spatial) {
 bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *options,
                     tn__conv_call *call);
 
-/* Writes one number for all dimensions, or one for each, at least `min`, to the last of all[3].
- * False after raising. */
-bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
-                     int64_t *all);
-
 /* (N, C, sizes…) as (N, C, D, H, W); NULL stays NULL. */
 const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *out);
 
@@ -58,23 +53,21 @@ static inline tn_tensor *tn__conv_unbatched(tn_tensor *y, bool single) {
  * in backward once for each of the two inputs that needs a gradient. */
 void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel);
 
-/* The operations, with `size` instead of call's. */
-tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
-tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size);
-tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims kernel);
+/* The operations, with `like`'s sizes as call's. */
+tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like);
+tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like);
+tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims like);
 
 /* The sums over all dimensions but the channels. */
 tn_tensor *tn__conv_bias_grad(tn_tensor *dy);
 
-/* A case of the samples of all three: sizes of x and of the kernel, and how it slides. */
-typedef struct tn__conv_case {
-    const char *text; /* for PyTorch; size is x's, kernel w's */
-    tn__conv_call call;
-    tn_dims x, w; /* (N, C, …), (O, C / groups, …) */
-} tn__conv_case;
-enum { CONV_CASES = 16 };
-const tn__conv_case *tn__conv_cases(void);
-/* The sizes of a case's result. */
-tn_dims tn__conv_case_result(const tn__conv_case *k);
+/* The arguments that samples name; the others are tn__conv_plain's: two dimensions, step 1. */
+#define TN__CONV_FIELDS                                                                        \
+    TN_FIELD_AS("stride", tn__conv_call, kernel.stride),                                       \
+        TN_FIELD_AS("padding", tn__conv_call, kernel.padding),                                 \
+        TN_FIELD_AS("dilation", tn__conv_call, kernel.dilation),                               \
+        TN_FIELD_AS("groups", tn__conv_call, kernel.groups), TN_FIELD(tn__conv_call, spatial), \
+        TN_FIELD(tn__conv_call, size)
+extern const tn__conv_call tn__conv_plain;
 
 #endif

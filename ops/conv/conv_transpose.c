@@ -11,7 +11,7 @@
 
 #include "core/error.h"
 
-enum { X, W, B, INPUTS };
+enum { X, W, B };
 
 /* Whether conv of a result of that size gives dimension i of x. */
 static bool size_fits(const tn_op_call *c, int i) {
@@ -59,12 +59,11 @@ static void conv_transpose_backward(tn_op_grad *g) {
     const tn__conv_call *call = g->args;
     tn_tensor *dy = g->dout[0];
     if (g->wants[X]) {
-        tn_dims size = tn__conv_sizes(tn_op_input_dims(g, X));
-        tn_op_give(g, X, tn__conv(dy, tn_op_saved_input(g, W), *call, size));
+        tn_op_give(g, X, tn__conv(dy, tn_op_saved_input(g, W), *call, tn_op_input_dims(g, X)));
     }
     if (g->wants[W]) {
-        tn_dims size = tn__conv_sizes(tn_op_input_dims(g, W));
-        tn_op_give(g, W, tn__conv_weight_grad(tn_op_saved_input(g, X), dy, *call, size));
+        tn_op_give(
+            g, W, tn__conv_weight_grad(tn_op_saved_input(g, X), dy, *call, tn_op_input_dims(g, W)));
     }
     if (g->inputs > B && g->wants[B]) { tn_op_give(g, B, tn__conv_bias_grad(dy)); }
 }
@@ -73,25 +72,6 @@ static void conv_transpose_backward(tn_op_grad *g) {
  * conv's x are output_padding here. */
 static void conv_transpose_work(tn_op_work *w) {
     tn__conv_work(w, w->x[X], w->x[W]);
-}
-
-static void conv_transpose_samples(tn_op_samples *s) {
-    static tn__conv_call calls[CONV_CASES];
-    const tn__conv_case *all = tn__conv_cases();
-    for (int i = 0; i < CONV_CASES; i++) {
-        calls[i] = all[i].call;
-        calls[i].size = tn__conv_sizes(all[i].x);
-        tn_sample sample = {
-            .text = all[i].text,
-            .args = &calls[i],
-            .inputs = INPUTS,
-            .in = {tn_spec_real(tn__conv_case_result(&all[i]), -1.0, 1.0),
-                   tn_spec_real(all[i].w, -1.0, 1.0),
-                   tn_spec_real(TN_DIMS(all[i].x.size[1]), -1.0, 1.0)},
-        };
-        if (i % 3 == 1) { sample.in[B] = (tn_spec){.kind = TN_SPEC_ABSENT}; }
-        tn_sample_add(s, &sample);
-    }
 }
 
 static tn_status conv_transpose_backward_kernel(const tn_op_back *b) {
@@ -122,9 +102,7 @@ const tn_op tn__op_conv_transpose = {
     .name = "conv_transpose",
     .inputs = {"x", "weight", "bias"},
     .args_size = sizeof(tn__conv_call),
-    .fields = {TN_FIELD(tn__conv_call, kernel.stride), TN_FIELD(tn__conv_call, kernel.padding),
-               TN_FIELD(tn__conv_call, kernel.dilation), TN_FIELD(tn__conv_call, kernel.groups),
-               TN_FIELD(tn__conv_call, spatial)},
+    .fields = {TN__CONV_FIELDS},
     .optional = 1u << B,
     .saves_for = {TN_SAVES_INPUT(W), TN_SAVES_INPUT(X)},
     .shape = conv_transpose_shape,
@@ -132,12 +110,30 @@ const tn_op tn__op_conv_transpose = {
     .backward = conv_transpose_backward,
     .backward_kernel = conv_transpose_backward_kernel,
     .flags = TN_OP_WIDE,
-    .add_samples = conv_transpose_samples,
+    /* Those of conv.c, with its results as x. */
+    .samples = "{-1:1} [2, 4, 5] [4, 3, 3] [3] size=[7], spatial=1; "
+               "[2, 3, 4] [3, 2, 4] - size=[8], spatial=1, stride=[2], padding=[1]; "
+               "[2, 6, 5] [6, 2, 3] [4] size=[9], spatial=1, stride=[3], padding=[4], "
+               "dilation=[2], groups=2; [2, 4, 3, 5] [4, 3, 3, 2] [3] size=[5, 6]; "
+               "[1, 3, 4, 5] [3, 2, 3, 3] - size=[4, 5], padding=[1, 1]; "
+               "[2, 3, 4, 3] [3, 2, 3, 3] [2] size=[7, 6], stride=[2, 2], padding=[1, 1]; "
+               "[2, 2, 3, 5] [2, 2, 2, 3] [2] size=[6, 5], stride=[2, 1], padding=[0, 2], "
+               "dilation=[1, 2]; [2, 5, 3, 2] [5, 3, 1, 1] - size=[5, 4], stride=[2, 2]; "
+               "[2, 4, 4, 3] [4, 1, 3, 3] [4] size=[4, 3], padding=[1, 1], groups=4; "
+               "[1, 6, 3, 3] [6, 2, 3, 3] [4] size=[3, 3], padding=[1, 1], groups=2; "
+               "[2, 3, 1, 1] [3, 2, 3, 4] - size=[3, 4]; "
+               "[1, 1, 7, 6] [1, 1, 2, 2] [1] size=[2, 1], padding=[3, 3]; "
+               "[0, 3, 4, 4] [3, 2, 3, 3] [2] size=[4, 4], padding=[1, 1]; "
+               "[1, 19, 5, 9] [19, 17, 3, 3] - size=[5, 9], padding=[1, 1]; "
+               "[2, 3, 2, 3, 2] [3, 2, 2, 2, 2] [2] size=[3, 4, 3], spatial=3; "
+               "[1, 2, 3, 1, 3] [2, 2, 3, 3, 2] [4] size=[3, 4, 6], spatial=3, stride=[1, 2, 2], "
+               "padding=[1, 0, 1], dilation=[1, 1, 2], groups=2",
+    .sample_args = &tn__conv_plain,
     .work = conv_transpose_work,
 };
 
-tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims size) {
-    call.size = size;
+tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like) {
+    call.size = tn__conv_sizes(like);
     return tn_apply2(&tn__op_conv_transpose, &call, x, w);
 }
 
@@ -162,19 +158,18 @@ static tn_tensor *convolve_back(const char *name, int spatial, tn_tensor *x, tn_
     int64_t more[CONV_SPATIAL];
     bool single;
     if (!tn__conv_begin(name, spatial, options, &call) ||
-        !tn__conv_spread(name, "output_padding", spatial, options->output_padding, 0, more)) {
+        !tn__spread_numbers(name, "output_padding", spatial, options->output_padding, 0, more)) {
         return tn_inert();
     }
     for (int i = 0; i < spatial; i++) {
         int64_t stride = tn__conv_last(call.kernel.stride, spatial)[i],
                 dilation = tn__conv_last(call.kernel.dilation, spatial)[i];
         if (tn__conv_last(more, spatial)[i] >= (stride > dilation ? stride : dilation)) {
-            tn__raise(TN_EVALUE, name,
-                      "output_padding is %lld but stride is %lld and dilation %lld (it must be "
-                      "smaller than one of them)",
-                      (long long)tn__conv_last(more, spatial)[i], (long long)stride,
-                      (long long)dilation);
-            return tn_inert();
+            return tn__refused(
+                TN_EVALUE, name,
+                "output_padding is %lld but stride is %lld and dilation %lld (it must be "
+                "smaller than one of them)",
+                (long long)tn__conv_last(more, spatial)[i], (long long)stride, (long long)dilation);
         }
     }
     x = tn__conv_batched(x, spatial, &single);

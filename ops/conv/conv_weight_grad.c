@@ -6,7 +6,7 @@
  */
 #include "ops/conv/conv.h"
 
-enum { DY, X, INPUTS };
+enum { DY, X };
 
 static bool conv_weight_grad_shape(tn_op_call *c) {
     const tn__conv_call *call = c->args;
@@ -38,12 +38,12 @@ static void conv_weight_grad_backward(tn_op_grad *g) {
     const tn__conv_call *call = g->args;
     tn_tensor *back = g->dout[0];
     if (g->wants[DY]) {
-        tn_dims size = tn__conv_sizes(tn_op_input_dims(g, DY));
-        tn_op_give(g, DY, tn__conv(tn_op_saved_input(g, X), back, *call, size));
+        tn_op_give(g, DY, tn__conv(tn_op_saved_input(g, X), back, *call, tn_op_input_dims(g, DY)));
     }
     if (g->wants[X]) {
-        tn_dims size = tn__conv_sizes(tn_op_input_dims(g, X));
-        tn_op_give(g, X, tn__conv_transpose(tn_op_saved_input(g, DY), back, *call, size));
+        tn_op_give(
+            g, X,
+            tn__conv_transpose(tn_op_saved_input(g, DY), back, *call, tn_op_input_dims(g, X)));
     }
 }
 
@@ -51,37 +51,39 @@ static void conv_weight_grad_work(tn_op_work *w) {
     tn__conv_work(w, w->x[DY], w->y[0]);
 }
 
-static void conv_weight_grad_samples(tn_op_samples *s) {
-    static tn__conv_call calls[CONV_CASES];
-    const tn__conv_case *all = tn__conv_cases();
-    for (int i = 0; i < CONV_CASES; i++) {
-        calls[i] = all[i].call;
-        calls[i].size = tn__conv_sizes(all[i].w);
-        tn_sample sample = {
-            .text = all[i].text,
-            .args = &calls[i],
-            .inputs = INPUTS,
-            .in = {tn_spec_real(tn__conv_case_result(&all[i]), -1.0, 1.0),
-                   tn_spec_real(all[i].x, -1.0, 1.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_conv_weight_grad = {
     .name = "conv_weight_grad",
     .inputs = {"dy", "x"},
     .args_size = sizeof(tn__conv_call),
+    .fields = {TN__CONV_FIELDS},
     .saves_for = {TN_SAVES_INPUT(X), TN_SAVES_INPUT(DY)},
     .shape = conv_weight_grad_shape,
     .forward = conv_weight_grad_forward,
     .backward = conv_weight_grad_backward,
     .flags = TN_OP_WIDE,
-    .add_samples = conv_weight_grad_samples,
+    /* Those of conv.c, with its results as dy. */
+    .samples = "{-1:1} [2, 4, 5] [2, 3, 7] size=[3], spatial=1; "
+               "[2, 3, 4] [2, 2, 8] size=[4], spatial=1, stride=[2], padding=[1]; "
+               "[2, 6, 5] [2, 4, 9] size=[3], spatial=1, stride=[3], padding=[4], dilation=[2], "
+               "groups=2; [2, 4, 3, 5] [2, 3, 5, 6] size=[3, 2]; "
+               "[1, 3, 4, 5] [1, 2, 4, 5] size=[3, 3], padding=[1, 1]; "
+               "[2, 3, 4, 3] [2, 2, 7, 6] size=[3, 3], stride=[2, 2], padding=[1, 1]; "
+               "[2, 2, 3, 5] [2, 2, 6, 5] size=[2, 3], stride=[2, 1], padding=[0, 2], "
+               "dilation=[1, 2]; [2, 5, 3, 2] [2, 3, 5, 4] size=[1, 1], stride=[2, 2]; "
+               "[2, 4, 4, 3] [2, 4, 4, 3] size=[3, 3], padding=[1, 1], groups=4; "
+               "[1, 6, 3, 3] [1, 4, 3, 3] size=[3, 3], padding=[1, 1], groups=2; "
+               "[2, 3, 1, 1] [2, 2, 3, 4] size=[3, 4]; "
+               "[1, 1, 7, 6] [1, 1, 2, 1] size=[2, 2], padding=[3, 3]; "
+               "[0, 3, 4, 4] [0, 2, 4, 4] size=[3, 3], padding=[1, 1]; "
+               "[1, 19, 5, 9] [1, 17, 5, 9] size=[3, 3], padding=[1, 1]; "
+               "[2, 3, 2, 3, 2] [2, 2, 3, 4, 3] size=[2, 2, 2], spatial=3; "
+               "[1, 2, 3, 1, 3] [1, 4, 3, 4, 6] size=[3, 3, 2], spatial=3, stride=[1, 2, 2], "
+               "padding=[1, 0, 1], dilation=[1, 1, 2], groups=2",
+    .sample_args = &tn__conv_plain,
     .work = conv_weight_grad_work,
 };
 
-tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims kernel) {
-    call.size = kernel;
+tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims like) {
+    call.size = tn__conv_sizes(like);
     return tn_apply2(&tn__op_conv_weight_grad, &call, dy, x);
 }

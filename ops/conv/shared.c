@@ -20,41 +20,23 @@ tn_conv_options tn_conv_strided(int64_t stride, int64_t padding) {
                              .from_defaults = true};
 }
 
-/* One number for all dimensions, or one for each, into the last `spatial` of three. */
-bool tn__conv_spread(const char *name, const char *what, int spatial, tn_dims given, int64_t min,
-                     int64_t *all) {
-    if (given.ndim != 1 && given.ndim != spatial) {
-        tn__raise(TN_EVALUE, name, "%s has %d numbers (1 or %d are needed)", what, given.ndim,
-                  spatial);
-        return false;
-    }
-    for (int i = 0; i < spatial; i++) {
-        int64_t n = given.size[given.ndim == 1 ? 0 : i];
-        if (n < min || n > INT32_MAX) {
-            tn__raise(TN_EVALUE, name, "%s is %lld (it must be from %lld to %d)", what,
-                      (long long)n, (long long)min, INT32_MAX);
-            return false;
-        }
-        all[CONV_SPATIAL - spatial + i] = n;
-    }
-    return true;
-}
+const tn__conv_call tn__conv_plain = {
+    .kernel = {.stride = {1, 1, 1}, .dilation = {1, 1, 1}, .groups = 1}, .spatial = 2};
 
 bool tn__conv_begin(const char *name, int spatial, const tn_conv_options *options,
                     tn__conv_call *call) {
-    *call = (tn__conv_call){.kernel = {.stride = {1, 1, 1}, .dilation = {1, 1, 1}},
-                            .spatial = spatial,
-                            .size = TN_DIMS()};
+    *call = tn__conv_plain;
+    call->spatial = spatial;
     if (!tn__options_made(options->from_defaults, name, "tn_conv")) { return false; }
     if (options->groups < 1) {
-        tn__raise(TN_EVALUE, name, "groups is %lld (it must be at least 1)",
-                  (long long)options->groups);
-        return false;
+        return tn__fail(TN_EVALUE, name, "groups is %lld (it must be at least 1)",
+                        (long long)options->groups);
     }
     call->kernel.groups = options->groups;
-    return tn__conv_spread(name, "stride", spatial, options->stride, 1, call->kernel.stride) &&
-           tn__conv_spread(name, "padding", spatial, options->padding, 0, call->kernel.padding) &&
-           tn__conv_spread(name, "dilation", spatial, options->dilation, 1, call->kernel.dilation);
+    tn_conv_args *k = &call->kernel;
+    return tn__spread_numbers(name, "stride", spatial, options->stride, 1, k->stride) &&
+           tn__spread_numbers(name, "padding", spatial, options->padding, 0, k->padding) &&
+           tn__spread_numbers(name, "dilation", spatial, options->dilation, 1, k->dilation);
 }
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -118,93 +100,4 @@ void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel) 
     double channels = places && places->size[1] > 0 ? (double)places->size[1] : 1;
     tn__work_product(w, tn__work_count(places) / channels * tn__work_count(kernel),
                      1u << 0 | 1u << 1);
-}
-
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-/* Each dimension count; strides, paddings, dilations and groups, alone and together; a kernel of
- * one element, of even sizes, as large as the input; a padding of more than the kernel; elements at
- * the end that the kernel does not reach; an empty batch; more channels and positions than a vector
- * register holds. */
-const tn__conv_case *tn__conv_cases(void) {
-    static const tn__conv_case all[CONV_CASES] = {
-        {"size=(7,), kernel=(3,)",
-         {{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}, 1, {0, {0}}},
-         {3, {2, 3, 7}},
-         {3, {4, 3, 3}}},
-        {"size=(8,), kernel=(4,), stride=(2,), padding=(1,)",
-         {{{1, 1, 2}, {0, 0, 1}, {1, 1, 1}, 1}, 1, {0, {0}}},
-         {3, {2, 2, 8}},
-         {3, {3, 2, 4}}},
-        {"size=(9,), kernel=(3,), stride=(3,), padding=(4,), dilation=(2,), groups=2",
-         {{{1, 1, 3}, {0, 0, 4}, {1, 1, 2}, 2}, 1, {0, {0}}},
-         {3, {2, 4, 9}},
-         {3, {6, 2, 3}}},
-        {"size=(5, 6), kernel=(3, 2)",
-         {{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {2, 3, 5, 6}},
-         {4, {4, 3, 3, 2}}},
-        {"size=(4, 5), kernel=(3, 3), padding=(1, 1)",
-         {{{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {1, 2, 4, 5}},
-         {4, {3, 2, 3, 3}}},
-        {"size=(7, 6), kernel=(3, 3), stride=(2, 2), padding=(1, 1)",
-         {{{1, 2, 2}, {0, 1, 1}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {2, 2, 7, 6}},
-         {4, {3, 2, 3, 3}}},
-        {"size=(6, 5), kernel=(2, 3), stride=(2, 1), padding=(0, 2), dilation=(1, 2)",
-         {{{1, 2, 1}, {0, 0, 2}, {1, 1, 2}, 1}, 2, {0, {0}}},
-         {4, {2, 2, 6, 5}},
-         {4, {2, 2, 2, 3}}},
-        {"size=(5, 4), kernel=(1, 1), stride=(2, 2)",
-         {{{1, 2, 2}, {0, 0, 0}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {2, 3, 5, 4}},
-         {4, {5, 3, 1, 1}}},
-        {"size=(4, 3), kernel=(3, 3), padding=(1, 1), groups=4",
-         {{{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 4}, 2, {0, {0}}},
-         {4, {2, 4, 4, 3}},
-         {4, {4, 1, 3, 3}}},
-        {"size=(3, 3), kernel=(3, 3), padding=(1, 1), groups=2",
-         {{{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 2}, 2, {0, {0}}},
-         {4, {1, 4, 3, 3}},
-         {4, {6, 2, 3, 3}}},
-        {"size=(3, 4), kernel=(3, 4)",
-         {{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {2, 2, 3, 4}},
-         {4, {3, 2, 3, 4}}},
-        {"size=(2, 1), kernel=(2, 2), padding=(3, 3)",
-         {{{1, 1, 1}, {0, 3, 3}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {1, 1, 2, 1}},
-         {4, {1, 1, 2, 2}}},
-        {"size=(4, 4), kernel=(3, 3), padding=(1, 1)",
-         {{{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {0, 2, 4, 4}},
-         {4, {3, 2, 3, 3}}},
-        {"size=(5, 9), kernel=(3, 3), padding=(1, 1)",
-         {{{1, 1, 1}, {0, 1, 1}, {1, 1, 1}, 1}, 2, {0, {0}}},
-         {4, {1, 17, 5, 9}},
-         {4, {19, 17, 3, 3}}},
-        {"size=(3, 4, 3), kernel=(2, 2, 2)",
-         {{{1, 1, 1}, {0, 0, 0}, {1, 1, 1}, 1}, 3, {0, {0}}},
-         {5, {2, 2, 3, 4, 3}},
-         {5, {3, 2, 2, 2, 2}}},
-        {"size=(3, 4, 6), kernel=(3, 3, 2), stride=(1, 2, 2), padding=(1, 0, 1), dilation=(1, 1, "
-         "2), groups=2",
-         {{{1, 2, 2}, {1, 0, 1}, {1, 1, 2}, 2}, 3, {0, {0}}},
-         {5, {1, 4, 3, 4, 6}},
-         {5, {2, 2, 3, 3, 2}}},
-    };
-    return all;
-}
-
-tn_dims tn__conv_case_result(const tn__conv_case *k) {
-    tn_dims y = TN_DIMS(k->x.size[0], k->w.size[0]);
-    const int64_t *stride = tn__conv_last(k->call.kernel.stride, k->call.spatial),
-                  *padding = tn__conv_last(k->call.kernel.padding, k->call.spatial),
-                  *dilation = tn__conv_last(k->call.kernel.dilation, k->call.spatial);
-    for (int i = 0; i < k->call.spatial; i++) {
-        int64_t span = dilation[i] * (k->w.size[i + 2] - 1) + 1;
-        y.size[y.ndim++] = (k->x.size[i + 2] + 2 * padding[i] - span) / stride[i] + 1;
-    }
-    return y;
 }

@@ -1,6 +1,5 @@
 /* start, start + step, … below end: a new vector. */
-#include "ops/op.h"
-#include "profile/work.h"
+#include "ops/inplace/inplace.h"
 
 #include <math.h>
 
@@ -27,22 +26,18 @@ static const char *arange_refused(double start, double end, double step, double 
 tn_tensor *tn__arange(tn_device device, double start, double end, double step, tn_dtype dtype) {
     double count = fmax(ceil((end - start) / step), 0.0);
     if (dtype == TN_BOOL) {
-        tn__raise(TN_EDTYPE, "arange", "the dtype is bool (a number is needed)");
-        return tn_inert();
+        return tn__refused(TN_EDTYPE, "arange", "the dtype is bool (a number is needed)");
     }
     const char *why = arange_refused(start, end, step, count, dtype);
     if (why) {
-        tn__raise(TN_EVALUE, "arange", "from %g to %g by %g in %s (%s)", start, end, step,
-                  tn_dtype_name(dtype), why);
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "arange", "from %g to %g by %g in %s (%s)", start, end, step,
+                           tn_dtype_name(dtype), why);
     }
     tn_tensor *y = tn__new(TN_DIMS((int64_t)count), dtype, device);
     if (tn_is_inert(y)) { return y; }
     tn_desc desc = tn_desc_of(y);
-    tn__span span;
-    bool seen = tn__profiled() && tn__profile_in_place(&span, "arange", y, tn__profile_bytes(y));
+    TN__PROFILED(y, "arange", tn__profile_bytes(y));
     tn_status status = tn_backend_of(device)->arange(tn_context_of(device), &desc, start, step);
-    if (seen) { tn__profile_end(&span, device); }
     return tn__kernel_ok(status, "arange") ? y : tn_inert();
 }
 

@@ -1,21 +1,8 @@
 /* New tensors of one value. */
-#include "ops/deferred.h"
-#include "profile/work.h"
+#include "ops/inplace/inplace.h"
 
 static tn_tensor *fill_new(tn_tensor *y, double value, const char *operation) {
-    if (tn_is_inert(y)) { return y; }
-    if (!tn__fits(value, y->dtype)) {
-        tn__raise(TN_EVALUE, operation, "%g is not a value of %s", value, tn_dtype_name(y->dtype));
-        return tn_inert();
-    }
-    if (tn__deferred(y)) { return tn__defer_fill(y, value, operation); }
-    tn_device device = tn_device_of(y);
-    tn_desc desc = tn_desc_of(y);
-    tn__span span;
-    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, y, tn__profile_bytes(y));
-    tn_status status = tn_backend_of(device)->fill(tn_context_of(device), &desc, value);
-    if (seen) { tn__profile_end(&span, y->storage->device); }
-    return tn__kernel_ok(status, operation) ? y : tn_inert();
+    return tn_is_inert(y) ? y : tn__fill_in_place(y, value, operation);
 }
 
 tn_tensor *tn_zeros(tn_dims dims, tn_dtype dtype) {

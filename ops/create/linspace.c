@@ -17,16 +17,13 @@ static void fill_steps(double *value, double start, double end, int64_t steps) {
 tn_tensor *tn_linspace(double start, double end, int64_t steps, tn_dtype dtype) {
     size_t bytes;
     if (!isfinite(start) || !isfinite(end) || !tn__fits(start, dtype) || !tn__fits(end, dtype)) {
-        tn__raise(TN_EVALUE, "linspace", "from %g to %g in %s (%s)", start, end,
-                  tn_dtype_name(dtype), "both must be finite and fit the dtype");
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "linspace",
+                           "from %g to %g in %s (both must be finite and fit the dtype)", start,
+                           end, tn_dtype_name(dtype));
     }
     if (!tn__bytes_of(TN_DIMS(steps), TN_F64, &bytes, "linspace")) { return tn_inert(); }
-    double *value = tn__malloc(bytes ? bytes : 1);
-    if (!value) {
-        tn__raise(TN_ENOMEM, "linspace", "no memory for %lld steps", (long long)steps);
-        return tn_inert();
-    }
+    double *value = tn__malloc_for(bytes, "linspace");
+    if (!value) { return tn_inert(); }
     TN_SCOPE;
     fill_steps(value, start, end, steps);
     tn_tensor *y = tn_cast(tn_from_data(value, TN_DIMS(steps), TN_F64), dtype);

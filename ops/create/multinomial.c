@@ -85,18 +85,15 @@ tn_tensor *tn_multinomial(tn_tensor *weights, int64_t count, bool replacement) {
     if (!tn__usable(weights, "multinomial")) { return tn_inert(); }
     tn_dims dims = weights->dims;
     if (dims.ndim < 1 || dims.ndim > 2 || !tn_dtype_is_float(weights->dtype)) {
-        tn__raise(TN_ESHAPE, "multinomial", "weights are %s, %s (one row or rows of floats)",
-                  tn_shape_text(weights), tn_dtype_name(weights->dtype));
-        return tn_inert();
+        return tn__refused(TN_ESHAPE, "multinomial",
+                           "weights are %s, %s (one row or rows of floats)", tn_shape_text(weights),
+                           tn_dtype_name(weights->dtype));
     }
     TN_SCOPE;
     TN_NO_GRAD;
     int64_t n = dims.size[dims.ndim - 1], rows = dims.ndim == 2 ? dims.size[0] : 1;
-    double *w = tn__malloc((size_t)(rows * n > 0 ? rows * n : 1) * sizeof *w);
-    if (!w) {
-        tn__raise(TN_ENOMEM, "multinomial", "no memory for %s weights", tn_shape_text(weights));
-        return tn_inert();
-    }
+    double *w = tn__malloc_for((size_t)(rows * n) * sizeof *w, "multinomial");
+    if (!w) { return tn_inert(); }
     tn_tensor *y = tn_inert();
     if (tn_copy_out(tn_cast(weights, TN_F64), w) == TN_OK) {
         const char *why = why_not(w, rows, n, count, replacement);

@@ -1,28 +1,15 @@
 /* New tensors of random numbers: one draw of this thread's default generator per call. */
-#include "ops/deferred.h"
-#include "profile/work.h"
+#include "ops/inplace/inplace.h"
 
 static tn_tensor *draw_new(tn_tensor *y, tn_random_kind kind, double a, double b,
                            const char *operation) {
-    if (tn_is_inert(y)) { return y; }
-    tn_generator *g = tn_default_generator();
-    tn_random_key key = tn__draw_key(g);
-    if (tn__deferred(y)) { return tn__defer_draw(y, kind, key, a, b, operation); }
-    tn_device device = tn_device_of(y);
-    tn_desc desc = tn_desc_of(y);
-    tn__span span;
-    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, y, tn__profile_bytes(y));
-    tn_status status = tn_backend_of(device)->random(tn_context_of(device), &desc, kind, key, a, b);
-    if (seen) { tn__profile_end(&span, y->storage->device); }
-    return tn__kernel_ok(status, operation) ? y : tn_inert();
+    return tn_is_inert(y) ? y : tn__draw_in_place(y, kind, a, b, NULL, operation);
 }
 
 static bool is_drawn(tn_dtype dtype, const char *operation) {
-    if (!tn_dtype_is_float(dtype)) {
-        tn__raise(TN_EDTYPE, operation, "the dtype is %s (floating point is needed)",
-                  tn_dtype_name(dtype));
-    }
-    return tn_dtype_is_float(dtype);
+    return tn_dtype_is_float(dtype) ||
+           tn__fail(TN_EDTYPE, operation, "the dtype is %s (floating point is needed)",
+                    tn_dtype_name(dtype));
 }
 
 static tn_tensor *draw_floats(tn_dims dims, tn_dtype dtype, tn_random_kind kind,
@@ -59,16 +46,15 @@ tn_tensor *tn_randn_like(const tn_tensor *t) {
 tn_tensor *tn_randint(int64_t low, int64_t high, tn_dims dims, tn_dtype dtype) {
     const int64_t max = INT64_C(1) << 53;
     if (tn_dtype_is_float(dtype) || dtype == TN_BOOL) {
-        tn__raise(TN_EDTYPE, "randint", "the dtype is %s (an integer is needed)",
-                  tn_dtype_name(dtype));
-        return tn_inert();
+        return tn__refused(TN_EDTYPE, "randint", "the dtype is %s (an integer is needed)",
+                           tn_dtype_name(dtype));
     }
     if (low >= high || low < -max || high > max || !tn__fits((double)low, dtype) ||
         !tn__fits((double)(high - 1), dtype)) {
-        tn__raise(TN_EVALUE, "randint",
-                  "low is %lld and high is %lld (low must be below, both within 2^53 and %s)",
-                  (long long)low, (long long)high, tn_dtype_name(dtype));
-        return tn_inert();
+        return tn__refused(
+            TN_EVALUE, "randint",
+            "low is %lld and high is %lld (low must be below, both within 2^53 and %s)",
+            (long long)low, (long long)high, tn_dtype_name(dtype));
     }
     return draw_new(tn__empty(tn_default_device(), dims, dtype, "randint"), TN_INTEGER, (double)low,
                     (double)high, "randint");

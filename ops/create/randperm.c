@@ -25,11 +25,8 @@ static tn_status shuffle_places(int64_t *place, int64_t n, tn_random_key key) {
 tn_tensor *tn_randperm(int64_t n) {
     size_t bytes;
     if (!tn__bytes_of(TN_DIMS(n), TN_I64, &bytes, "randperm")) { return tn_inert(); }
-    int64_t *place = tn__malloc(bytes ? bytes : 1);
-    if (!place) {
-        tn__raise(TN_ENOMEM, "randperm", "no memory for %lld places", (long long)n);
-        return tn_inert();
-    }
+    int64_t *place = tn__malloc_for(bytes, "randperm");
+    if (!place) { return tn_inert(); }
     tn_status status = shuffle_places(place, n, tn__draw_key(tn_default_generator()));
     tn_tensor *y =
         tn__kernel_ok(status, "randperm") ? tn_from_data(place, TN_DIMS(n), TN_I64) : tn_inert();

@@ -64,6 +64,5 @@ const tn_op tn__op_clamp = {
 };
 
 tn_tensor *tn_clamp(tn_tensor *x, double low, double high) {
-    clamp_args args = {low, high};
-    return tn_apply1(&tn__op_clamp, &args, x);
+    return tn_apply1(&tn__op_clamp, &(clamp_args){low, high}, x);
 }

@@ -6,7 +6,7 @@
  * elu (Clevert et al. 2015, arXiv:1511.07289) has scale 1; selu (Klambauer et al. 2017,
  * arXiv:1706.02515) the two constants that keep mean 0 and variance 1.
  */
-#include "ops/op.h"
+#include "ops/elementwise/rows.h"
 
 #define SELU_ALPHA 1.6732632423543772848170429916717
 #define SELU_SCALE 1.0507009873554804934193349852946
@@ -19,11 +19,6 @@ static bool elu_shape(tn_op_call *c) {
     return tn__not_nan(c, "alpha", ((const elu_args *)c->args)->alpha) && tn__shape_float(c);
 }
 
-static tn_status elu_forward(const tn_op_call *c) {
-    const elu_args *args = c->args;
-    return c->kernels->unary(c->ctx, TN_ELU_K, c->y[0], c->x[0], args->alpha, args->scale);
-}
-
 /* exp only sees values that are not positive: infinity times a gradient of 0 would be NaN. */
 static void elu_backward(tn_op_grad *g) {
     const elu_args *args = g->args;
@@ -33,27 +28,10 @@ static void elu_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(positive, dy, tn_mul(dy, bend)));
 }
 
-static tn_status elu_backward_kernel(const tn_op_back *b) {
-    const elu_args *args = b->args;
-    return tn__slope_back(b, TN_ELU_SLOPE_K, args->alpha, args->scale);
-}
-
-const tn_op tn__op_elu = {
-    .name = "elu",
-    .inputs = {"x"},
-    .args_size = sizeof(elu_args),
-    .fields = {TN_FIELD(elu_args, alpha), TN_FIELD(elu_args, scale)},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = elu_shape,
-    .forward = elu_forward,
-    .backward = elu_backward,
-    .backward_kernel = elu_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples =
-        "* alpha=1.0; {-3:-0.1} * alpha=0.5; {80:100} * alpha=1.0; "
-        "{-3:3} * alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946",
-    .sample_args = &(const elu_args){.scale = 1.0},
-};
+TN_UNARY_K2(elu, TN_ELU_K, TN_ELU_SLOPE_K, alpha, scale,
+            "* alpha=1.0; {-3:-0.1} * alpha=0.5; {80:100} * alpha=1.0; {-3:3} * "
+            "alpha=1.6732632423543772848170429916717, scale=1.0507009873554804934193349852946",
+            .flags = TN_OP_WIDE, .sample_args = &(const elu_args){.scale = 1.0})
 
 tn_tensor *tn_elu(tn_tensor *x, double alpha) {
     return tn_apply1(&tn__op_elu, &(elu_args){alpha, 1.0}, x);

@@ -7,10 +7,9 @@
 static bool tensors_comparable(const tn_tensor *a, const tn_tensor *b, const char *name) {
     if (!tn__usable(a, name) || !tn__usable(b, name)) { return false; }
     if (!tn__same_device(a->storage->device, b->storage->device)) {
-        tn__raise(TN_EDEVICE, name, "a %s is on %s but b %s is on %s (tn_to one of them)",
-                  tn_shape_text(a), tn_device_text(a->storage->device), tn_shape_text(b),
-                  tn_device_text(b->storage->device));
-        return false;
+        return tn__fail(TN_EDEVICE, name, "a %s is on %s but b %s is on %s (tn_to one of them)",
+                        tn_shape_text(a), tn_device_text(a->storage->device), tn_shape_text(b),
+                        tn_device_text(b->storage->device));
     }
     return tn_dims_equal(a->dims, b->dims);
 }

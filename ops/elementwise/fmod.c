@@ -27,9 +27,9 @@ TN_BINARY(fmod, TN_FMOD, number2, TN__FMOD_SAMPLES, .saves_for = {0, TN_SAVES_IN
 tn_tensor *tn__filled_divisor(const tn_tensor *x, double k, const char *operation) {
     tn_tensor *b = tn__scalar_like(x, k, operation);
     if (k == 0.0 && !tn_is_inert(b) && !tn_dtype_is_float(x->dtype)) {
-        tn__raise(TN_EVALUE, operation, "x is %s but k is 0 (a remainder needs another divisor)",
-                  tn_dtype_name(x->dtype));
-        return tn_inert();
+        return tn__refused(TN_EVALUE, operation,
+                           "x is %s but k is 0 (a remainder needs another divisor)",
+                           tn_dtype_name(x->dtype));
     }
     return b;
 }

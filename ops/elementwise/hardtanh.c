@@ -5,7 +5,7 @@
  *
  * clamp, except for the gradient at the bounds. relu6 and hardsigmoid are built on it.
  */
-#include "ops/op.h"
+#include "ops/elementwise/rows.h"
 
 typedef struct hardtanh_args {
     double low, high;
@@ -19,11 +19,6 @@ static bool hardtanh_shape(tn_op_call *c) {
     return tn__shape_float(c);
 }
 
-static tn_status hardtanh_forward(const tn_op_call *c) {
-    const hardtanh_args *args = c->args;
-    return c->kernels->unary(c->ctx, TN_CLAMP_K, c->y[0], c->x[0], args->low, args->high);
-}
-
 static void hardtanh_backward(tn_op_grad *g) {
     const hardtanh_args *args = g->args;
     tn_tensor *x = tn_op_saved_input(g, 0), *dy = g->dout[0], *zero = tn__constant(dy, 0.0);
@@ -31,23 +26,8 @@ static void hardtanh_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_gt(x, tn__constant(x, args->low)), below, zero));
 }
 
-static tn_status hardtanh_backward_kernel(const tn_op_back *b) {
-    const hardtanh_args *args = b->args;
-    return tn__slope_back(b, TN_HARDTANH_SLOPE_K, args->low, args->high);
-}
-
-const tn_op tn__op_hardtanh = {
-    .name = "hardtanh",
-    .inputs = {"x"},
-    .args_size = sizeof(hardtanh_args),
-    .fields = {TN_FIELD(hardtanh_args, low), TN_FIELD(hardtanh_args, high)},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = hardtanh_shape,
-    .forward = hardtanh_forward,
-    .backward = hardtanh_backward,
-    .backward_kernel = hardtanh_backward_kernel,
-    .samples = "* low=-1.0, high=1.0; {-9:9} * low=0.0, high=6.0; {-3:3} * low=-2.5, high=0.25",
-};
+TN_UNARY_K2(hardtanh, TN_CLAMP_K, TN_HARDTANH_SLOPE_K, low, high,
+            "* low=-1.0, high=1.0; {-9:9} * low=0.0, high=6.0; {-3:3} * low=-2.5, high=0.25")
 
 tn_tensor *tn_hardtanh(tn_tensor *x, double low, double high) {
     return tn_apply1(&tn__op_hardtanh, &(hardtanh_args){low, high}, x);

@@ -2,7 +2,7 @@
  *
  *     x: any shape and dtype       y: bool; no gradient
  */
-#include "ops/reduce/reduce.h"
+#include "ops/dims.h"
 
 #include <math.h>
 
@@ -12,18 +12,14 @@ static tn_status compare_infinity(const tn_op_call *c, tn_compare f) {
     if (!tn_dtype_is_float(x->dtype) || tn_count(x) == 0) { /* every integer is finite */
         return c->kernels->fill(c->ctx, c->y[0], f == TN_LT);
     }
-    tn_desc size = tn__scratch(c->ctx, x->dims, x->dtype),
-            limit = tn__scratch(c->ctx, TN_DIMS(), x->dtype);
-    tn_status status = size.data && limit.data ? TN_OK : TN_ENOMEM;
-    if (status == TN_OK) { status = c->kernels->unary(c->ctx, TN_ABS, &size, c->x[0], 0.0, 0.0); }
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc size = tn__scratch(&scratch, x->dims, x->dtype),
+            limit = tn__scratch(&scratch, TN_DIMS(), x->dtype),
+            spread = tn_desc_expand(&limit, &size);
+    if (!size.data || !limit.data) { return TN_ENOMEM; }
+    tn_status status = c->kernels->unary(c->ctx, TN_ABS, &size, c->x[0], 0.0, 0.0);
     if (status == TN_OK) { status = c->kernels->fill(c->ctx, &limit, INFINITY); }
-    if (status == TN_OK) {
-        tn_desc spread = tn_desc_expand(&limit, &size);
-        status = c->kernels->compare(c->ctx, f, c->y[0], &size, &spread);
-    }
-    tn__scratch_free(c->ctx, &limit);
-    tn__scratch_free(c->ctx, &size);
-    return status;
+    return status == TN_OK ? c->kernels->compare(c->ctx, f, c->y[0], &size, &spread) : status;
 }
 
 static tn_status compare_itself(const tn_op_call *c) {

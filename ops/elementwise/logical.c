@@ -5,9 +5,9 @@
 static bool is_truth(const tn_tensor *t, const char *operation) {
     if (!tn__usable(t, operation)) { return false; }
     if (t->dtype != TN_BOOL) {
-        tn__raise(TN_EDTYPE, operation, "an input is %s (bool is needed: use tn_ne_scalar(x, 0))",
-                  tn_dtype_name(t->dtype));
-        return false;
+        return tn__fail(TN_EDTYPE, operation,
+                        "an input is %s (bool is needed: use tn_ne_scalar(x, 0))",
+                        tn_dtype_name(t->dtype));
     }
     return true;
 }

@@ -3,7 +3,7 @@
  *     x: any shape and dtype; mask: bool, broadcasts to x       y: like x
  *     dx = 0 where mask, else dy
  */
-#include "ops/op.h"
+#include "ops/dims.h"
 
 static bool masked_fill_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0], *mask = c->in[1];
@@ -25,17 +25,12 @@ static bool masked_fill_shape(tn_op_call *c) {
 
 /* The value goes into scratch memory, and `where` reads it with stride 0. */
 static tn_status masked_fill_forward(const tn_op_call *c) {
-    size_t bytes = tn_dtype_size(c->x[0]->dtype);
-    void *memory = c->ctx->workspace(c->ctx, bytes);
-    if (!memory) { return TN_ENOMEM; }
-    tn_desc value = {.data = memory, .dtype = c->x[0]->dtype};
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc value = tn__scratch(&scratch, TN_DIMS(), c->x[0]->dtype);
+    if (!value.data) { return TN_ENOMEM; }
+    tn_desc a = tn_desc_expand(&value, c->y[0]), mask = tn_desc_expand(c->x[1], c->y[0]);
     tn_status status = c->kernels->fill(c->ctx, &value, ((const tn__scalar_args *)c->args)->k);
-    if (status == TN_OK) {
-        tn_desc a = tn_desc_expand(&value, c->y[0]), mask = tn_desc_expand(c->x[1], c->y[0]);
-        status = c->kernels->where(c->ctx, c->y[0], &mask, &a, c->x[0]);
-    }
-    c->ctx->workspace_free(c->ctx, memory, bytes);
-    return status;
+    return status == TN_OK ? c->kernels->where(c->ctx, c->y[0], &mask, &a, c->x[0]) : status;
 }
 
 static void masked_fill_backward(tn_op_grad *g) {
@@ -57,6 +52,5 @@ const tn_op tn__op_masked_fill = {
 };
 
 tn_tensor *tn_masked_fill(tn_tensor *x, tn_tensor *mask, double value) {
-    tn__scalar_args args = {value};
-    return tn_apply2(&tn__op_masked_fill, &args, x, mask);
+    return tn_apply2(&tn__op_masked_fill, &(tn__scalar_args){value}, x, mask);
 }

@@ -6,7 +6,7 @@
  * Computed as max(z, 0) + log1p(exp(-|z|)) with z = beta x: nothing overflows, and small values
  * stay accurate.
  */
-#include "ops/op.h"
+#include "ops/elementwise/rows.h"
 
 #include <math.h>
 
@@ -23,11 +23,6 @@ static bool softplus_shape(tn_op_call *c) {
            tn__shape_float(c);
 }
 
-static tn_status softplus_forward(const tn_op_call *c) {
-    const softplus_args *args = c->args;
-    return c->kernels->unary(c->ctx, TN_SOFTPLUS_K, c->y[0], c->x[0], args->beta, args->threshold);
-}
-
 static void softplus_backward(tn_op_grad *g) {
     const softplus_args *args = g->args;
     tn_tensor *z = tn_mul_scalar(tn_op_saved_input(g, 0), args->beta), *dy = g->dout[0];
@@ -35,25 +30,10 @@ static void softplus_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_where(tn_gt(z, tn__constant(z, args->threshold)), dy, slope));
 }
 
-static tn_status softplus_backward_kernel(const tn_op_back *b) {
-    const softplus_args *args = b->args;
-    return tn__slope_back(b, TN_SOFTPLUS_SLOPE_K, args->beta, args->threshold);
-}
-
-const tn_op tn__op_softplus = {
-    .name = "softplus",
-    .inputs = {"x"},
-    .args_size = sizeof(softplus_args),
-    .fields = {TN_FIELD(softplus_args, beta), TN_FIELD(softplus_args, threshold)},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = softplus_shape,
-    .forward = softplus_forward,
-    .backward = softplus_backward,
-    .backward_kernel = softplus_backward_kernel,
-    .flags = TN_OP_WIDE,
-    .samples = "* beta=1, threshold=20; {1.5:9} * beta=3, threshold=4; "
-               "{-60:-10} * beta=1, threshold=20; {15:60} * beta=1, threshold=inf",
-};
+TN_UNARY_K2(softplus, TN_SOFTPLUS_K, TN_SOFTPLUS_SLOPE_K, beta, threshold,
+            "* beta=1, threshold=20; {1.5:9} * beta=3, threshold=4; "
+            "{-60:-10} * beta=1, threshold=20; {15:60} * beta=1, threshold=inf",
+            .flags = TN_OP_WIDE)
 
 tn_tensor *tn_softplus(tn_tensor *x, double beta, double threshold) {
     return tn_apply1(&tn__op_softplus, &(softplus_args){beta, threshold}, x);

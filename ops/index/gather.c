@@ -8,12 +8,8 @@
 #include "ops/index/index.h"
 #include "ops/dims.h"
 
-typedef struct gather_args {
-    int dim;
-} gather_args;
-
 static bool gather_shape(tn_op_call *c) {
-    const gather_args *args = c->args;
+    const tn__dim_args *args = c->args;
     int dim = tn__op_dim(c, args->dim);
     if (dim < 0 || !tn_op_index(c, 1)) { return false; }
     tn_dims x = tn_shape(c->in[0]), index = tn_shape(c->in[1]);
@@ -33,7 +29,7 @@ static bool gather_shape(tn_op_call *c) {
 }
 
 static tn_status gather_forward(const tn_op_call *c) {
-    const gather_args *args = c->args;
+    const tn__dim_args *args = c->args;
     tn_desc x = *c->x[0];
     int dim = tn__dim_from_start(args->dim, x.ndim);
     for (int i = 0; i < x.ndim; i++) {
@@ -44,7 +40,7 @@ static tn_status gather_forward(const tn_op_call *c) {
 }
 
 static void gather_backward(tn_op_grad *g) {
-    const gather_args *args = g->args;
+    const tn__dim_args *args = g->args;
     tn_op_give(
         g, 0,
         tn__scatter_add(g->dout[0], args->dim, tn_op_saved_input(g, 1), tn_op_input_dims(g, 0)));
@@ -53,8 +49,8 @@ static void gather_backward(tn_op_grad *g) {
 const tn_op tn__op_gather = {
     .name = "gather",
     .inputs = {"x", "index"},
-    .args_size = sizeof(gather_args),
-    .fields = {TN_FIELD(gather_args, dim)},
+    .args_size = sizeof(tn__dim_args),
+    .fields = {TN_FIELD(tn__dim_args, dim)},
     .saves = TN_SAVES_INPUT(1),
     .shape = gather_shape,
     .forward = gather_forward,
@@ -68,6 +64,6 @@ const tn_op tn__op_gather = {
 tn_tensor *tn_gather(tn_tensor *x, int dim, tn_tensor *index) {
     if (!tn__usable(x, "gather") || !tn__usable(index, "gather")) { return tn_inert(); }
     tn_tensor *y =
-        tn_apply2(&tn__op_gather, &(gather_args){dim}, tn__as_line(x), tn__as_line(index));
+        tn_apply2(&tn__op_gather, &(tn__dim_args){dim}, tn__as_line(x), tn__as_line(index));
     return index->dims.ndim > 0 ? y : tn_reshape(y, TN_DIMS());
 }

@@ -8,21 +8,19 @@
 static bool check_indices(tn_tensor *x, tn_tensor *const *index, int n, tn_dims *dims) {
     *dims = TN_DIMS();
     if (!tn__usable(x, "index_put") || n < 1 || n > x->dims.ndim || !index) {
-        tn__raise(TN_EVALUE, "index_put", "x is %s but there are %d indices", tn_shape_text(x), n);
-        return false;
+        return tn__fail(TN_EVALUE, "index_put", "x is %s but there are %d indices",
+                        tn_shape_text(x), n);
     }
     for (int i = 0; i < n; i++) {
         tn_dims all;
         if (!tn__usable(index[i], "index_put")) { return false; }
         if (index[i]->dtype != TN_I64 && index[i]->dtype != TN_I32) {
-            tn__raise(TN_EDTYPE, "index_put", "index %d is %s (i64 or i32 is needed)", i,
-                      tn_dtype_name(index[i]->dtype));
-            return false;
+            return tn__fail(TN_EDTYPE, "index_put", "index %d is %s (i64 or i32 is needed)", i,
+                            tn_dtype_name(index[i]->dtype));
         }
         if (!tn_dims_broadcast(*dims, index[i]->dims, &all)) {
-            tn__raise(TN_ESHAPE, "index_put", "index %d is %s but those before it are %s", i,
-                      tn_shape_text(index[i]), tn__dims_text(*dims));
-            return false;
+            return tn__fail(TN_ESHAPE, "index_put", "index %d is %s but those before it are %s", i,
+                            tn_shape_text(index[i]), tn__dims_text(*dims));
         }
         *dims = all;
         if (!tn__index_within(index[i], x->dims.size[i], "index_put")) { return false; }
@@ -52,9 +50,9 @@ tn_tensor *tn_index_put(tn_tensor *x, tn_tensor *const *index, int n, tn_tensor 
     for (int i = 0; i < shape.ndim; i++) {
         *(i < n ? &rows : &width) *= shape.size[i];
         if (i >= n && all.ndim == TN_MAX_DIMS) {
-            tn__raise(TN_ESHAPE, "index_put", "x is %s and the indices are %s: too many dimensions",
-                      tn_shape_text(x), tn__dims_text(places));
-            return tn_inert();
+            return tn__refused(TN_ESHAPE, "index_put",
+                               "x is %s and the indices are %s: too many dimensions",
+                               tn_shape_text(x), tn__dims_text(places));
         }
         if (i >= n) { all.size[all.ndim++] = shape.size[i]; }
     }

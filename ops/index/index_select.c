@@ -9,12 +9,8 @@
 #include "ops/index/index.h"
 #include "ops/dims.h"
 
-typedef struct index_select_args {
-    int dim;
-} index_select_args;
-
 static bool index_select_shape(tn_op_call *c) {
-    int dim = tn__op_dim(c, ((const index_select_args *)c->args)->dim);
+    int dim = tn__op_dim(c, ((const tn__dim_args *)c->args)->dim);
     if (dim < 0 || !tn_op_shapes(c, "any: ..., index: n")) { return false; }
     tn_dims y = tn_shape(c->in[0]);
     y.size[dim] = tn_size(c->in[1], 0);
@@ -22,7 +18,7 @@ static bool index_select_shape(tn_op_call *c) {
 }
 
 static tn_status index_select_forward(const tn_op_call *c) {
-    const index_select_args *args = c->args;
+    const tn__dim_args *args = c->args;
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
     tn_desc x = tn__desc_front(c->x[0], dim), y = tn__desc_front(c->y[0], dim);
     return tn__index_status(c, c->kernels->gather_rows(c->ctx, &y, &x, c->x[1]), "index",
@@ -30,7 +26,7 @@ static tn_status index_select_forward(const tn_op_call *c) {
 }
 
 static void index_select_backward(tn_op_grad *g) {
-    const index_select_args *args = g->args;
+    const tn__dim_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
     int dim = tn__dim_from_start(args->dim, x.ndim);
     tn_op_give(g, 0, tn__scatter_rows(g->dout[0], dim, tn_op_saved_input(g, 1), x.size[dim]));
@@ -39,8 +35,8 @@ static void index_select_backward(tn_op_grad *g) {
 const tn_op tn__op_index_select = {
     .name = "index_select",
     .inputs = {"x", "index"},
-    .args_size = sizeof(index_select_args),
-    .fields = {TN_FIELD(index_select_args, dim)},
+    .args_size = sizeof(tn__dim_args),
+    .fields = {TN_FIELD(tn__dim_args, dim)},
     .saves = TN_SAVES_INPUT(1),
     .shape = index_select_shape,
     .forward = index_select_forward,
@@ -54,5 +50,5 @@ const tn_op tn__op_index_select = {
 };
 
 tn_tensor *tn_index_select(tn_tensor *x, int dim, tn_tensor *index) {
-    return tn_apply2(&tn__op_index_select, &(index_select_args){dim}, x, index);
+    return tn_apply2(&tn__op_index_select, &(tn__dim_args){dim}, x, index);
 }

@@ -84,9 +84,9 @@ tn_tensor *tn_scatter_add(tn_tensor *x, int dim, tn_tensor *index, tn_tensor *sr
         covers = index->dims.size[i] <= src->dims.size[i];
     }
     if (!covers) {
-        tn__raise(TN_ESHAPE, "scatter_add", "index is %s but src is %s (it must not be smaller)",
-                  tn_shape_text(index), tn_shape_text(src));
-        return tn_inert();
+        return tn__refused(TN_ESHAPE, "scatter_add",
+                           "index is %s but src is %s (it must not be smaller)",
+                           tn_shape_text(index), tn_shape_text(src));
     }
     for (int i = 0; i < index->dims.ndim; i++) {
         src = tn_narrow(src, i, 0, index->dims.size[i]);

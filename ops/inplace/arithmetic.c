@@ -1,15 +1,13 @@
 /* x = x + y and its relatives, in place: the kernels of add, mul, …, with x as the output. */
 #include "ops/inplace/inplace.h"
-#include "profile/work.h"
 
 #include <math.h>
 
 static bool same_dtype(const tn_tensor *x, const tn_tensor *y, bool floats, const char *operation) {
     if (!tn__usable(y, operation)) { return false; }
     if (x->dtype != y->dtype) {
-        tn__raise(TN_EDTYPE, operation, "x is %s but y is %s (cast one of them)",
-                  tn_dtype_name(x->dtype), tn_dtype_name(y->dtype));
-        return false;
+        return tn__fail(TN_EDTYPE, operation, "x is %s but y is %s (cast one of them)",
+                        tn_dtype_name(x->dtype), tn_dtype_name(y->dtype));
     }
     if (x->dtype == TN_BOOL || (floats && !tn_dtype_is_float(x->dtype))) {
         tn__raise(TN_EDTYPE, operation, "x is %s (%s is needed; cast it)", tn_dtype_name(x->dtype),
@@ -28,12 +26,8 @@ static tn_tensor *binary_in_place(tn_tensor *x, tn_tensor *y, tn_binary f, bool 
         return tn_inert();
     }
     tn_desc a = tn_desc_of(x);
-    tn__span span;
-    bool seen =
-        tn__profiled() &&
-        tn__profile_in_place(&span, operation, x, 2 * tn__profile_bytes(x) + tn__profile_bytes(y));
+    TN__PROFILED(x, operation, 2 * tn__profile_bytes(x) + tn__profile_bytes(y));
     tn_status status = tn__kernels_of(x)->binary(tn__context_of(x), f, &a, &a, &b);
-    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, operation);
 }
 
@@ -73,20 +67,16 @@ static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
     }
     if (tn__deferred(x)) { return tn__defer_unary(x, f, k0, k1, operation); }
     tn_desc y = tn_desc_of(x);
-    tn__span span;
-    bool seen =
-        tn__profiled() && tn__profile_in_place(&span, operation, x, 2 * tn__profile_bytes(x));
+    TN__PROFILED(x, operation, 2 * tn__profile_bytes(x));
     tn_status status = tn__kernels_of(x)->unary(tn__context_of(x), f, &y, &y, k0, k1);
-    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, operation);
 }
 
 static tn_tensor *with_constant(tn_tensor *x, tn_unary f, double k, const char *operation) {
     if (tn__settable(x, operation) && !tn_dtype_is_float(x->dtype) &&
         (k != trunc(k) || !tn__fits(k, TN_I64))) {
-        tn__raise(TN_EVALUE, operation, "x is %s but k is %g (a whole number is needed)",
-                  tn_dtype_name(x->dtype), k);
-        return tn_inert();
+        return tn__refused(TN_EVALUE, operation, "x is %s but k is %g (a whole number is needed)",
+                           tn_dtype_name(x->dtype), k);
     }
     return unary_in_place(x, f, k, 0.0, operation);
 }
@@ -101,8 +91,8 @@ tn_tensor *tn_mul_scalar_(tn_tensor *x, double k) {
 
 tn_tensor *tn_clamp_(tn_tensor *x, double low, double high) {
     if (isnan(low) || isnan(high)) {
-        tn__raise(TN_EVALUE, "clamp_", "low is %g and high is %g (numbers are needed)", low, high);
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "clamp_", "low is %g and high is %g (numbers are needed)",
+                           low, high);
     }
     if (tn__usable_or_deferred(x, "clamp_")) { tn__clamp_bounds(x->dtype, &low, &high); }
     return unary_in_place(x, TN_CLAMP_K, low, high, "clamp_");

@@ -1,6 +1,5 @@
 /* x = from, x = value, x = 0: in place. */
 #include "ops/inplace/inplace.h"
-#include "profile/work.h"
 #include "tern/sys/device.h"
 
 /* Copies bytes from another device that need no conversion, straight into x. */
@@ -34,34 +33,27 @@ tn_tensor *tn_copy_(tn_tensor *x, tn_tensor *from) {
     if (source.data == y.data && source.dtype == y.dtype) {
         return x; /* onto itself: tn__operand copies every other overlap */
     }
-    tn__span span;
-    bool seen =
-        tn__profiled() &&
-        tn__profile_in_place(&span, "copy_", x, tn__profile_bytes(x) + tn__profile_bytes(from));
+    TN__PROFILED(x, "copy_", tn__profile_bytes(x) + tn__profile_bytes(from));
     tn_status status = tn__kernels_of(x)->copy(tn__context_of(x), &y, &source);
-    if (seen) { tn__profile_end(&span, x->storage->device); }
     return tn__changed(x, status, "copy_");
 }
 
-static tn_tensor *fill_in_place(tn_tensor *x, double value, const char *operation) {
+tn_tensor *tn__fill_in_place(tn_tensor *x, double value, const char *operation) {
     if (!tn__settable(x, operation)) { return tn_inert(); }
     if (!tn__fits(value, x->dtype)) {
-        tn__raise(TN_EVALUE, operation, "%g is not a value of %s", value, tn_dtype_name(x->dtype));
-        return tn_inert();
+        return tn__refused(TN_EVALUE, operation, "%g is not a value of %s", value,
+                           tn_dtype_name(x->dtype));
     }
     if (tn__deferred(x)) { return tn__defer_fill(x, value, operation); }
     tn_desc y = tn_desc_of(x);
-    tn__span span;
-    bool seen = tn__profiled() && tn__profile_in_place(&span, operation, x, tn__profile_bytes(x));
-    tn_status status = tn__kernels_of(x)->fill(tn__context_of(x), &y, value);
-    if (seen) { tn__profile_end(&span, x->storage->device); }
-    return tn__changed(x, status, operation);
+    TN__PROFILED(x, operation, tn__profile_bytes(x));
+    return tn__changed(x, tn__kernels_of(x)->fill(tn__context_of(x), &y, value), operation);
 }
 
 tn_tensor *tn_fill_(tn_tensor *x, double value) {
-    return fill_in_place(x, value, "fill_");
+    return tn__fill_in_place(x, value, "fill_");
 }
 
 tn_tensor *tn_zero_(tn_tensor *x) {
-    return fill_in_place(x, 0.0, "zero_");
+    return tn__fill_in_place(x, 0.0, "zero_");
 }

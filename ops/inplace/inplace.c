@@ -15,17 +15,15 @@ static bool may_change(const tn_tensor *x, const char *operation) {
         return false;
     }
     if (tn_grad_mode() && tn_requires_grad(x)) {
-        tn__raise(TN_ESTATE, operation,
-                  "x %s is a leaf that requires a gradient (change it under TN_NO_GRAD)",
-                  tn_shape_text(x));
-        return false;
+        return tn__fail(TN_ESTATE, operation,
+                        "x %s is a leaf that requires a gradient (change it under TN_NO_GRAD)",
+                        tn_shape_text(x));
     }
     for (int i = 0; i < x->dims.ndim; i++) {
         if (x->stride[i] == 0 && x->dims.size[i] > 1 && tn_count(x) > 0) {
-            tn__raise(TN_ESHAPE, operation,
-                      "x %s repeats the same elements along dimension %d (tn_copy it first)",
-                      tn_shape_text(x), i);
-            return false;
+            return tn__fail(TN_ESHAPE, operation,
+                            "x %s repeats the same elements along dimension %d (tn_copy it first)",
+                            tn_shape_text(x), i);
         }
     }
     return true;
@@ -72,15 +70,14 @@ bool tn__operand(const tn_tensor *x, tn_tensor *y, const char *operation, tn_des
     tn_dims all;
     if (!tn_dims_equal(x->dims, y->dims) &&
         (!tn_dims_broadcast(x->dims, y->dims, &all) || !tn_dims_equal(all, x->dims))) {
-        tn__raise(TN_ESHAPE, operation, "x is %s but y is %s (it must broadcast to x)",
-                  tn_shape_text(x), tn_shape_text(y));
-        return false;
+        return tn__fail(TN_ESHAPE, operation, "x is %s but y is %s (it must broadcast to x)",
+                        tn_shape_text(x), tn_shape_text(y));
     }
     if (!tn__same_device(x->storage->device, y->storage->device)) {
-        tn__raise(TN_EDEVICE, operation, "x %s is on %s but y %s is on %s (tn_to one of them)",
-                  tn_shape_text(x), tn_device_text(x->storage->device), tn_shape_text(y),
-                  tn_device_text(y->storage->device));
-        return false;
+        return tn__fail(TN_EDEVICE, operation,
+                        "x %s is on %s but y %s is on %s (tn_to one of them)", tn_shape_text(x),
+                        tn_device_text(x->storage->device), tn_shape_text(y),
+                        tn_device_text(y->storage->device));
     }
     if (in_the_way(x, y)) {
         TN_NO_GRAD;

@@ -232,9 +232,8 @@ const tn_op tn__op_einsum = {
 tn_tensor *tn_einsum(const char *equation, tn_tensor *const *t, int n) {
     tn__einsum_args args = {""};
     if (!equation || strlen(equation) >= sizeof args.equation) {
-        tn__raise(TN_EVALUE, "einsum", "the equation is NULL or longer than %d characters",
-                  (int)sizeof args.equation - 1);
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "einsum", "the equation is NULL or longer than %d characters",
+                           (int)sizeof args.equation - 1);
     }
     strcpy(args.equation, equation);
     return tn_apply(&tn__op_einsum, &args, t, n);

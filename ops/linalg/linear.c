@@ -46,36 +46,30 @@ static tn_status run_product(const tn_op_back *b, const tn_desc *y, const tn_des
 /* row (+)= the sums of dy's columns in a wider dtype: a row of ones times dy, since products
  * widen. */
 static tn_status sum_columns_wide(const tn_op_back *b, const tn_desc *row, const tn_desc *dy) {
-    size_t bytes = tn_dtype_size(dy->dtype);
-    tn_desc one = {.data = b->ctx->workspace(b->ctx, bytes), .dtype = dy->dtype};
+    TN__SCRATCH_POOL(scratch, b);
+    tn_desc one = tn__scratch(&scratch, TN_DIMS(), dy->dtype);
     if (!one.data) { return TN_ENOMEM; }
     tn_desc ones = {.data = one.data, .dtype = one.dtype, .ndim = 2, .size = {1, dy->size[0]}};
     tn_status status = b->kernels->fill(b->ctx, &one, 1.0);
-    status = status == TN_OK ? run_product(b, row, &ones, dy, b->adds ? 1.0 : 0.0) : status;
-    b->ctx->workspace_free(b->ctx, one.data, bytes);
-    return status;
+    return status == TN_OK ? run_product(b, row, &ones, dy, b->adds ? 1.0 : 0.0) : status;
 }
 
 /* row += the sums of dy's columns */
 static tn_status add_columns(const tn_op_back *b, const tn_desc *row, const tn_desc *dy) {
-    size_t bytes = (size_t)(1 + row->size[1]) * tn_dtype_size(dy->dtype); /* never 0 */
-    tn_desc sums = *row;
-    sums.data = b->ctx->workspace(b->ctx, bytes);
-    sums.stride[1] = 1;
+    TN__SCRATCH_POOL(scratch, b);
+    tn_desc sums = tn__scratch(&scratch, TN_DIMS(1, row->size[1]), dy->dtype);
     if (!sums.data) { return TN_ENOMEM; }
     tn_status status = b->kernels->reduce(b->ctx, TN_SUM, &sums, dy);
-    status = status == TN_OK ? b->kernels->binary(b->ctx, TN_ADD, row, row, &sums) : status;
-    b->ctx->workspace_free(b->ctx, sums.data, bytes);
-    return status;
+    return status == TN_OK ? b->kernels->binary(b->ctx, TN_ADD, row, row, &sums) : status;
 }
 
 /* db (+)= the sums of dy's columns */
 static tn_status sum_columns(const tn_op_back *b, const tn_desc *db, const tn_desc *dy) {
-    tn_desc row = {.data = db->data, .dtype = db->dtype, .ndim = 2};
-    row.size[0] = 1;
-    row.size[1] = db->size[0];
-    row.stride[0] = row.size[1];
-    row.stride[1] = db->stride[0];
+    tn_desc row = {.data = db->data,
+                   .dtype = db->dtype,
+                   .ndim = 2,
+                   .size = {1, db->size[0]},
+                   .stride = {db->size[0], db->stride[0]}};
     if (db->dtype != dy->dtype) { return sum_columns_wide(b, &row, dy); }
     return b->adds ? add_columns(b, &row, dy) : b->kernels->reduce(b->ctx, TN_SUM, &row, dy);
 }

@@ -7,7 +7,6 @@
  * leaves the chip; without one, linear's kernel runs and then gelu's, in the same memory if no
  * gradient will be needed.
  */
-#include "autograd/operand.h"
 #include "ops/linalg/linear.h"
 
 static tn_status linear_gelu_forward(const tn_op_call *c) {
@@ -20,14 +19,11 @@ static tn_status linear_gelu_forward(const tn_op_call *c) {
 }
 
 static tn_status linear_gelu_backward_kernel(const tn_op_back *b) {
-    tn__scratch_pool scratch;
-    tn__scratch_begin(&scratch, b->kernels, b->ctx);
+    TN__SCRATCH_POOL(scratch, b);
     tn_desc dp = *b->y[1];
     if (!tn__scratch_take(&scratch, &dp)) { return TN_ENOMEM; }
     tn_status status = b->kernels->binary(b->ctx, TN_GELU_TANH_GRAD, &dp, b->y[1], b->dy[0]);
-    status = status == TN_OK ? tn__linear_back(b, &dp) : status;
-    tn__scratch_end(&scratch);
-    return status;
+    return status == TN_OK ? tn__linear_back(b, &dp) : status;
 }
 
 static tn_tensor *linear_gelu_compose(tn_op_call *c) {

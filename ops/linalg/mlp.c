@@ -12,7 +12,6 @@
  * gelu' before the product dy w2 leaves the chip, so that dh is never written. The forward is
  * linear_gelu and linear, whose kernels do the rest of the gradients too.
  */
-#include "autograd/operand.h"
 #include "ops/linalg/linear.h"
 
 #include <math.h>
@@ -25,26 +24,21 @@ static tn_tensor *mlp_compose(tn_op_call *c) {
     return tn_linear_op(h, c->in[W2], tn__optional(c, B2));
 }
 
-/* A row-major matrix in scratch memory, like x but with these columns. Its data may be NULL. */
-static tn_desc scratch_matrix(tn__scratch_pool *s, const tn_desc *x, int64_t columns) {
-    tn_desc d = {.dtype = x->dtype, .ndim = 2, .size = {x->size[0], columns}};
-    tn__scratch_take(s, &d);
-    return d;
+/* h or dp in scratch memory. Its data may be NULL. */
+static tn_desc scratch_hidden(tn__scratch_pool *s, const tn_desc *x, const tn_desc *w1) {
+    return tn__scratch(s, TN_DIMS(x->size[0], w1->size[0]), x->dtype);
 }
 
 static tn_status mlp_forward(const tn_op_call *c) {
-    tn__scratch_pool scratch;
-    tn__scratch_begin(&scratch, c->kernels, c->ctx);
-    tn_desc h = c->y[H] ? *c->y[H] : scratch_matrix(&scratch, c->x[X], c->x[W1]->size[0]);
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc h = c->y[H] ? *c->y[H] : scratch_hidden(&scratch, c->x[X], c->x[W1]);
     if (!c->y[H] && !h.data) { return TN_ENOMEM; }
     tn_op_call first = *c;
     first.op = &tn__op_linear_gelu;
     first.y[0] = &h;
     first.y[1] = c->y[P];
     tn_status status = tn__op_linear_gelu.forward(&first);
-    if (status == TN_OK) { status = c->kernels->linear(c->ctx, c->y[Y], &h, c->x[W2], c->x[B2]); }
-    tn__scratch_end(&scratch);
-    return status;
+    return status == TN_OK ? c->kernels->linear(c->ctx, c->y[Y], &h, c->x[W2], c->x[B2]) : status;
 }
 
 /* ---- Gradients ------------------------------------------------------------------------------- */
@@ -71,13 +65,10 @@ static tn_status mlp_backward_kernel(const tn_op_back *b) {
     second.dx[2] = b->dx[B2];
     tn_status status = tn__linear_back(&second, b->dy[0]);
     if (status != TN_OK || !(b->dx[X] || b->dx[W1] || b->dx[B1])) { return status; }
-    tn__scratch_pool scratch;
-    tn__scratch_begin(&scratch, b->kernels, b->ctx);
-    tn_desc dp = scratch_matrix(&scratch, b->x[X], b->x[W1]->size[0]);
+    TN__SCRATCH_POOL(scratch, b);
+    tn_desc dp = scratch_hidden(&scratch, b->x[X], b->x[W1]);
     status = dp.data ? hidden_gradient(b, &dp) : TN_ENOMEM;
-    status = status == TN_OK ? tn__linear_back(b, &dp) : status;
-    tn__scratch_end(&scratch);
-    return status;
+    return status == TN_OK ? tn__linear_back(b, &dp) : status;
 }
 
 static void mlp_work(tn_op_work *w) {

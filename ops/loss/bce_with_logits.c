@@ -52,8 +52,7 @@ tn_tensor *tn_bce_with_logits_with(tn_tensor *x, tn_tensor *target, tn_bce_optio
         return tn_inert();
     }
     tn_tensor *in[] = {x, target, options.weight, options.pos_weight};
-    tn__loss_args args = {.how = options.reduction};
-    return tn_apply(&tn__op_bce_with_logits, &args, in, 4);
+    return tn_apply(&tn__op_bce_with_logits, &(tn__loss_args){.how = options.reduction}, in, 4);
 }
 
 tn_tensor *tn_bce_with_logits(tn_tensor *x, tn_tensor *target, tn_reduction how) {

@@ -132,14 +132,16 @@ static tn_status rows_host_back(const tn_op_back *b) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* count = the number of labels that are not ignore_index. same: n bytes, ones: n elements of
- * count's dtype, key: one label; all scratch. */
-static tn_status count_rows(const tn_op_call *c, const tn_desc *ones, void *same, void *key) {
+/* Output 3 = the number of labels that are not ignore_index. ones: scratch for all rows, of its
+ * dtype. */
+static tn_status count_rows(const tn_op_call *c, const tn_desc *ones) {
     const tn_cross_entropy_options *o = c->args;
     const tn_desc *label = c->x[1];
     int64_t n = label->size[0];
-    tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
-            counts = tn__desc_vector(same, TN_BOOL, n), all = tn__desc_repeat(&ignored, n);
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc ignored = tn__scratch(&scratch, TN_DIMS(1), label->dtype),
+            counts = tn__scratch(&scratch, TN_DIMS(n), TN_BOOL), all = tn__desc_repeat(&ignored, n);
+    if (!ignored.data || !counts.data) { return TN_ENOMEM; }
     tn_status status = c->kernels->fill(c->ctx, &ignored, (double)o->ignore_index);
     if (status == TN_OK) { status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all); }
     if (status == TN_OK) { status = c->kernels->copy(c->ctx, ones, &counts); }
@@ -179,29 +181,21 @@ static tn_status row_losses(const tn_op_call *c, const tn_desc *losses, double a
 /* The sum or the mean. */
 static tn_status reduced_loss(const tn_op_call *c, double ahead) {
     const tn_cross_entropy_options *o = c->args;
-    int64_t n = c->x[0]->size[0];
     tn_dtype wide = c->y[0]->dtype;
-    size_t elements = (size_t)n * tn_dtype_size(wide), first = 2 * sizeof(int64_t),
-           bytes = first + elements + (size_t)n;
-    char *scratch = c->ctx->workspace(c->ctx, bytes); /* a label, a share, n losses, n flags */
-    if (!scratch) { return TN_ENOMEM; }
-    tn_desc losses = tn__desc_vector(scratch + first, wide, n),
-            share = tn__desc_vector(scratch + sizeof(int64_t), wide, 1);
-    tn_status status = TN_OK;
-    if (o->reduction == TN_MEAN) {
-        status = count_rows(c, &losses, scratch + first + elements, scratch);
-    }
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc losses = tn__scratch(&scratch, TN_DIMS(c->x[0]->size[0]), wide),
+            share = tn__scratch(&scratch, TN_DIMS(1), wide);
+    if (!losses.data || !share.data) { return TN_ENOMEM; }
+    tn_status status = o->reduction == TN_MEAN ? count_rows(c, &losses) : TN_OK;
     if (status == TN_OK && ahead != 0) {
         tn_desc count = tn__desc_vector(c->y[3]->data, wide, 1);
         status = c->kernels->unary(c->ctx, TN_RDIV_K, &share, &count, ahead, 0);
     }
     status = status == TN_OK ? row_losses(c, &losses, ahead, &share) : status;
     if (status == TN_OK) { status = c->kernels->reduce(c->ctx, TN_SUM, c->y[0], &losses); }
-    if (status == TN_OK && o->reduction == TN_MEAN) {
-        status = c->kernels->binary(c->ctx, TN_DIV, c->y[0], c->y[0], c->y[3]);
-    }
-    c->ctx->workspace_free(c->ctx, scratch, bytes);
-    return status;
+    return status == TN_OK && o->reduction == TN_MEAN
+               ? c->kernels->binary(c->ctx, TN_DIV, c->y[0], c->y[0], c->y[3])
+               : status;
 }
 
 static tn_status cross_entropy_forward(const tn_op_call *c) {
@@ -242,13 +236,11 @@ static tn_status gradient_of_rows(const tn_op_back *b, const tn_desc *dloss) {
 static tn_status cross_entropy_backward_kernel(const tn_op_back *b) {
     const tn_cross_entropy_options *o = b->args;
     if (o->reduction != TN_MEAN) { return gradient_of_rows(b, b->dy[0]); }
+    TN__SCRATCH_POOL(scratch, b);
     tn_desc share = *b->dy[0]; /* of one row: dy / count */
-    share.data = b->ctx->workspace(b->ctx, sizeof(double));
-    if (!share.data) { return TN_ENOMEM; }
+    if (!tn__scratch_take(&scratch, &share)) { return TN_ENOMEM; }
     tn_status status = b->kernels->binary(b->ctx, TN_DIV, &share, b->dy[0], b->y[3]);
-    status = status == TN_OK ? gradient_of_rows(b, &share) : status;
-    b->ctx->workspace_free(b->ctx, share.data, sizeof(double));
-    return status;
+    return status == TN_OK ? gradient_of_rows(b, &share) : status;
 }
 
 static tn_tensor *cross_entropy_compose(tn_op_call *c) {
@@ -271,8 +263,6 @@ static tn_tensor *cross_entropy_compose(tn_op_call *c) {
     tn_tensor *sum = tn_sum_all(loss);
     return o->reduction == TN_SUM ? sum : tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(x))));
 }
-
-/* ---- Samples --------------------------------------------------------------------------------- */
 
 const tn_op tn__op_cross_entropy = {
     .name = "cross_entropy",
@@ -373,8 +363,7 @@ tn_tensor *tn__cross_entropy_ahead(tn_tensor *logits, tn_tensor *labels,
         !only_ours(logits) || tn_count(logits) == 0) {
         return tn_cross_entropy_with(logits, labels, options);
     }
-    ahead_args args = {options, ahead};
-    return tn_apply2(&ahead_op, &args, logits, labels);
+    return tn_apply2(&ahead_op, &(ahead_args){options, ahead}, logits, labels);
 }
 
 tn_cross_entropy_options tn_cross_entropy_defaults(void) {

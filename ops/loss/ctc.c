@@ -22,14 +22,14 @@
  * Normalising again costs little and makes dx the exact derivative of y. It is PyTorch's gradient,
  * which relies on the log_softmax before it.
  */
-#include "core/memory.h"
+#include "backends/scratch.h"
 #include "ops/host.h"
 #include "ops/loss/loss.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS, INPUTS };
+enum { X, TARGETS, INPUT_LENGTHS, TARGET_LENGTHS };
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
@@ -260,7 +260,13 @@ static void store_losses(const ctc_job *j) {
     }
 }
 
-static tn_status run_job(tn_context *ctx, ctc_job *j) {
+/* job: with its options, and what is made. */
+static tn_status run_job(tn_context *ctx, const tn_desc *const *x, ctc_job job) {
+    ctc_job *j = &job;
+    j->x = *x[X];
+    j->targets = *x[TARGETS];
+    j->input_lengths = *x[INPUT_LENGTHS];
+    j->target_lengths = *x[TARGET_LENGTHS];
     j->T = j->x.size[0];
     j->N = j->x.size[1];
     j->C = j->x.size[2];
@@ -270,96 +276,48 @@ static tn_status run_job(tn_context *ctx, ctc_job *j) {
     }
     int64_t width = 2 * j->longest + 1;
     j->each = j->T + (j->T + 2) * width;
-    size_t bytes = (size_t)(1 + j->N + j->N * j->each) * sizeof(double); /* never 0 */
     tn_status status = check_labels(ctx, j);
-    j->loss = status == TN_OK ? ctx->workspace(ctx, bytes) : NULL;
-    if (!j->loss) { return status == TN_OK ? TN_ENOMEM : status; }
-    j->memory = j->loss + j->N;
+    if (status != TN_OK) { return status; }
+    TN__SCRATCH(double, memory, ctx, j->N + j->N * j->each);
+    if (!memory) { return TN_ENOMEM; }
+    j->loss = memory;
+    j->memory = memory + j->N;
     tn__host_pieces(j->N, j->T * (j->C + 8 * width), run_sequences, j);
     if (j->y) { store_losses(j); }
-    ctx->workspace_free(ctx, j->loss, bytes);
     return TN_OK;
 }
 
 static tn_status ctc_host(const tn_op_call *c) {
-    ctc_job j = {.options = c->args,
-                 .x = *c->x[X],
-                 .targets = *c->x[TARGETS],
-                 .input_lengths = *c->x[INPUT_LENGTHS],
-                 .target_lengths = *c->x[TARGET_LENGTHS],
-                 .y = c->y[0]};
-    return run_job(c->ctx, &j);
+    return run_job(c->ctx, c->x, (ctc_job){.options = c->args, .y = c->y[0]});
 }
 
 static tn_status ctc_host_backward(const tn_op_back *b) {
-    ctc_job j = {.options = b->args,
-                 .x = *b->x[X],
-                 .targets = *b->x[TARGETS],
-                 .input_lengths = *b->x[INPUT_LENGTHS],
-                 .target_lengths = *b->x[TARGET_LENGTHS],
-                 .dx = b->dx[X],
-                 .dy = b->dy[0]};
-    return run_job(b->ctx, &j);
-}
-
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-static void add_sample(tn_op_samples *s, const char *text, const tn_ctc_options *o, tn_dims x,
-                       int64_t labels, bool joined) {
-    int64_t T = x.size[0], N = x.size[1];
-    tn_sample sample = {.text = text, .args = o, .inputs = INPUTS};
-    sample.in[X] = tn_spec_real(x, -2.0, 2.0);
-    sample.in[TARGETS] =
-        tn_spec_index(joined ? TN_DIMS(N * labels) : TN_DIMS(N, labels), x.size[2]);
-    sample.in[TARGETS].low = 1.0;
-    sample.in[INPUT_LENGTHS] = tn_spec_index(TN_DIMS(N), T + 1);
-    sample.in[INPUT_LENGTHS].low =
-        labels > 0 ? 2.0 * (double)labels : 1.0; /* so that all can be aligned */
-    sample.in[TARGET_LENGTHS] = tn_spec_index(TN_DIMS(N), labels + 1);
-    if (joined) { /* all of them */
-        sample.in[TARGET_LENGTHS].low = (double)labels;
-    }
-    tn_sample_add(s, &sample);
-}
-
-/* Each reduction, targets padded and concatenated, a single class besides the blank (every label
- * repeats), no labels, one frame, no sequence. */
-static void ctc_samples(tn_op_samples *s) {
-    static const tn_ctc_options mean = {0, TN_MEAN, false, true}, sum = {0, TN_SUM, false, true},
-                                none = {0, TN_NONE, true, true};
-    add_sample(s, "", &mean, TN_DIMS(6, 2, 4), 2, false);
-    add_sample(s, "reduction='sum'", &sum, TN_DIMS(6, 3, 2), 3, false);
-    add_sample(s, "reduction='none', zero_infinity=True", &none, TN_DIMS(5, 3, 4), 2, true);
-    add_sample(s, "", &mean, TN_DIMS(3, 2, 3), 0, false);
-    add_sample(s, "reduction='sum'", &sum, TN_DIMS(1, 1, 3), 0, false);
-    add_sample(s, "reduction='sum'", &sum, TN_DIMS(4, 0, 3), 1, false);
-    add_sample(s, "", &mean, TN_DIMS(20, 5, 7), 6, false);
+    return run_job(b->ctx, b->x, (ctc_job){.options = b->args, .dx = b->dx[X], .dy = b->dy[0]});
 }
 
 const tn_op tn__op_ctc = {
     .name = "ctc",
     .inputs = {"log_probs", "targets", "input_lengths", "target_lengths"},
     .args_size = sizeof(tn_ctc_options),
+    .fields = {TN__REDUCTION(tn_ctc_options, reduction), TN_FIELD(tn_ctc_options, zero_infinity)},
     .saves = TN_SAVES_INPUTS,
     .shape = ctc_shape,
     .host = {ctc_host, ctc_host_backward},
-    .add_samples = ctc_samples,
+    /* Each reduction, targets padded and concatenated, a single class besides the blank (every
+     * label repeats), no labels, one frame, no sequence. */
+    .samples = "{-2:2, whole 1:4, whole 4:7, whole 0:3} [6, 2, 4] [2, 2] [2] [2]; "
+               "{-2:2, whole 1:2, whole 6:7, whole 0:4} [6, 3, 2] [3, 3] [3] [3] reduction='sum'; "
+               "{-2:2, whole 1:4, whole 4:6, whole 2:3} [5, 3, 4] [6] [3] [3] reduction='none', "
+               "zero_infinity=True; "
+               "{-2:2, whole 1:3, whole 1:4, whole 0:1} [3, 2, 3] [2, 0] [2] [2]; "
+               "{-2:2, whole 1:3, whole 1:2, whole 0:1} [1, 1, 3] [1, 0] [1] [1] reduction='sum'; "
+               "{-2:2, whole 1:3, whole 2:5, whole 0:2} [4, 0, 3] [0, 1] [0] [0] reduction='sum'; "
+               "{-2:2, whole 1:7, whole 12:21, whole 0:7} [20, 5, 7] [5, 6] [5] [5]",
+    .sample_args = &(const tn_ctc_options){.reduction = TN_MEAN, .from_defaults = true},
 };
 
 tn_ctc_options tn_ctc_defaults(void) {
     return (tn_ctc_options){.blank = 0, .reduction = TN_MEAN, .from_defaults = true};
-}
-
-/* The tensor's integers, on the host; NULL after raising. */
-static int64_t *read_whole(tn_tensor *t) {
-    TN_SCOPE;
-    int64_t n = tn_count(t),
-            *values = tn__calloc_for(n > 0 ? (size_t)n : 1, sizeof(*values), "ctc");
-    if (values && tn_copy_out(tn_cast(t, TN_I64), values) != TN_OK) {
-        free(values);
-        values = NULL;
-    }
-    return values;
 }
 
 /* False after raising: lengths[n] is not in 0 … max. */
@@ -367,9 +325,9 @@ static bool check_lengths(const char *what, const int64_t *lengths, int64_t n, i
                           const char *than, tn_tensor *t) {
     for (int64_t i = 0; i < n; i++) {
         if (lengths[i] < 0 || lengths[i] > max) {
-            tn__raise(TN_EVALUE, "ctc", "%s[%lld] is %lld but %s are %s (0 to %lld)", what,
-                      (long long)i, (long long)lengths[i], than, tn_shape_text(t), (long long)max);
-            return false;
+            return tn__fail(TN_EVALUE, "ctc", "%s[%lld] is %lld but %s are %s (0 to %lld)", what,
+                            (long long)i, (long long)lengths[i], than, tn_shape_text(t),
+                            (long long)max);
         }
     }
     return true;
@@ -382,7 +340,7 @@ static bool check_values(tn_tensor *x, tn_tensor *targets, tn_tensor *frames, tn
         return true;
     }
     int64_t n = tn_size(x, 1), target_size = tn_size(targets, tn_ndim(targets) - 1), sum = 0;
-    int64_t *own = read_whole(frames), *wanted = read_whole(labels);
+    int64_t *own = tn__read_indices(frames, "ctc"), *wanted = tn__read_indices(labels, "ctc");
     bool ok = own && wanted &&
               check_lengths("input_lengths", own, n, tn_size(x, 0), "log_probs", x) &&
               check_lengths("target_lengths", wanted, n, target_size, "targets", targets);
@@ -406,5 +364,5 @@ tn_tensor *tn_ctc(tn_tensor *log_probs, tn_tensor *targets, tn_tensor *input_len
         !check_values(log_probs, targets, input_lengths, target_lengths)) {
         return tn_inert();
     }
-    return tn_apply(&tn__op_ctc, &options, in, INPUTS);
+    return tn_apply(&tn__op_ctc, &options, in, 4);
 }

@@ -22,17 +22,9 @@ static tn_tensor *huber_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_where(tn_le(d, tn__constant(d, args->k)), near, far), args->how);
 }
 
-const tn_op tn__op_huber = {
-    .name = "huber",
-    .inputs = {"x", "target"},
-    .args_size = sizeof(tn__loss_args),
-    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD_AS("delta", tn__loss_args, k)},
-    .shape = huber_shape,
-    .compose = huber_compose,
-    .flags = TN_OP_WIDE,
-    .samples = "{-1:1} * *; * * reduction='sum', delta=0.3; * * reduction='none', delta=2.0",
-    .sample_args = &(const tn__loss_args){TN_MEAN, 1.0},
-};
+TN_LOSS(huber, tn__loss_args, huber_shape,
+        "{-1:1} * * delta=1.0; * * reduction='sum', delta=0.3; * * reduction='none', delta=2.0",
+        TN_FIELD_AS("delta", tn__loss_args, k))
 
 tn_tensor *tn_huber(tn_tensor *x, tn_tensor *target, tn_reduction how, double delta) {
     return tn_apply2(&tn__op_huber, &(tn__loss_args){how, delta}, x, target);

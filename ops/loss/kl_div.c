@@ -24,17 +24,9 @@ static tn_tensor *kl_div_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_mul(target, tn_sub(log, x)), args->how);
 }
 
-const tn_op tn__op_kl_div = {
-    .name = "kl_div",
-    .inputs = {"x", "target"},
-    .args_size = sizeof(kl_div_args),
-    .fields = {TN__REDUCTION(kl_div_args, how), TN_FIELD(kl_div_args, log_target)},
-    .shape = tn__loss_shape,
-    .compose = kl_div_compose,
-    .flags = TN_OP_WIDE,
-    .samples = "{-3:-0.1, 0.05:1} * *; * * reduction='sum', log_target=True; * * reduction='none'",
-    .sample_args = &(const kl_div_args){TN_MEAN, false},
-};
+TN_LOSS(kl_div, kl_div_args, tn__loss_shape,
+        "{-3:-0.1, 0.05:1} * *; * * reduction='sum', log_target=True; * * reduction='none'",
+        TN_FIELD(kl_div_args, log_target))
 
 tn_tensor *tn_kl_div(tn_tensor *x, tn_tensor *target, tn_reduction how, bool log_target) {
     return tn_apply2(&tn__op_kl_div, &(kl_div_args){how, log_target}, x, target);

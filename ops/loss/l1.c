@@ -11,17 +11,7 @@ static tn_tensor *l1_compose(tn_op_call *c) {
     return tn__loss_reduced(tn_abs(tn_sub(x, target)), args->how);
 }
 
-const tn_op tn__op_l1 = {
-    .name = "l1",
-    .inputs = {"x", "target"},
-    .args_size = sizeof(tn__loss_args),
-    .fields = {TN__REDUCTION(tn__loss_args, how)},
-    .shape = tn__loss_shape,
-    .compose = l1_compose,
-    .flags = TN_OP_WIDE,
-    .samples = "{-1:1} * *; * * reduction='sum'; * * reduction='none'",
-    .sample_args = &(const tn__loss_args){TN_MEAN, 0.0},
-};
+TN_LOSS(l1, tn__loss_args, tn__loss_shape, "{-1:1} * *; * * reduction='sum'; * * reduction='none'")
 
 tn_tensor *tn_l1(tn_tensor *x, tn_tensor *target, tn_reduction how) {
     return tn_apply2(&tn__op_l1, &(tn__loss_args){.how = how}, x, target);

@@ -29,6 +29,19 @@ extern const char *const tn__reduction_names[];
 #define TN__REDUCTION(type, member) \
     TN_FIELD_AS("reduction", type, member, .names = tn__reduction_names)
 
+/* A loss of x and target, as a row: args_, which begin with the reduction `how`, its other fields
+ * in the end. The file has NAME_compose, and the function. */
+#define TN_LOSS(op_, args_, shape_, samples_, ...)                                  \
+    const tn_op tn__op_##op_ = {.name = #op_,                                       \
+                                .inputs = {"x", "target"},                          \
+                                .args_size = sizeof(args_),                         \
+                                .fields = {TN__REDUCTION(args_, how), __VA_ARGS__}, \
+                                .shape = shape_,                                    \
+                                .compose = op_##_compose,                           \
+                                .flags = TN_OP_WIDE,                                \
+                                .samples = samples_,                                \
+                                .sample_args = &(const args_){.how = TN_MEAN}};
+
 /* In compositions: weight[label], in the labels' shape and the dtype of x. */
 tn_tensor *tn__loss_weights(tn_tensor *weight, tn_tensor *label, const tn_tensor *x);
 

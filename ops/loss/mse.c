@@ -4,8 +4,6 @@
  *     y: 0-dimensional, or x's shape with TN_NONE
  *     dx = 2 (x - t) dy / n        dt = -dx        (n: the number of elements for the mean, or 1)
  */
-#include "autograd/operand.h"
-#include "ops/dims.h"
 #include "ops/loss/loss.h"
 
 typedef struct mse_args {
@@ -25,18 +23,13 @@ static tn_status sum_squares(const tn_op_call *c, const tn_desc *y) {
 static tn_status mse_forward(const tn_op_call *c) {
     const mse_args *args = c->args;
     if (args->how == TN_NONE) { return sum_squares(c, c->y[0]); }
-    tn__scratch_pool scratch;
-    tn__scratch_begin(&scratch, c->kernels, c->ctx);
+    TN__SCRATCH_POOL(scratch, c);
     tn_desc all = *c->x[0]; /* x's shape */
     if (!tn__scratch_take(&scratch, &all)) { return TN_ENOMEM; }
     tn_desc row = tn__desc_vector(all.data, all.dtype, tn_dims_count(tn_shape(c->in[0]))),
             y = tn__desc_vector(c->y[0]->data, all.dtype, 1);
     tn_status status = sum_squares(c, &all);
-    if (status == TN_OK) {
-        status = c->kernels->reduce(c->ctx, args->how == TN_MEAN ? TN_MEAN : TN_SUM, &y, &row);
-    }
-    tn__scratch_end(&scratch);
-    return status;
+    return status == TN_OK ? c->kernels->reduce(c->ctx, args->how, &y, &row) : status;
 }
 
 static void mse_backward(tn_op_grad *g) {

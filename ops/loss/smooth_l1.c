@@ -25,19 +25,11 @@ static tn_tensor *smooth_l1_compose(tn_op_call *c) {
     return tn__loss_reduced(d, args->how);
 }
 
-const tn_op tn__op_smooth_l1 = {
-    .name = "smooth_l1",
-    .inputs = {"x", "target"},
-    .args_size = sizeof(tn__loss_args),
-    .fields = {TN__REDUCTION(tn__loss_args, how), TN_FIELD_AS("beta", tn__loss_args, k)},
-    .shape = smooth_l1_shape,
-    .compose = smooth_l1_compose,
-    .flags = TN_OP_WIDE,
-    /* Where x is target the slope for beta 0 is 0, as in PyTorch 2; in 1.13 it was -1. */
-    .samples = "{-1:1} * *; * * reduction='sum', beta=0.3; "
-               "{0.1:1, -1:0} * * reduction='none', beta=0.0; {-1:0, 0.1:1} [3, 4] [3, 4] beta=0.0",
-    .sample_args = &(const tn__loss_args){TN_MEAN, 1.0},
-};
+/* Where x is target the slope for beta 0 is 0, as in PyTorch 2; in 1.13 it was -1. */
+TN_LOSS(smooth_l1, tn__loss_args, smooth_l1_shape,
+        "{-1:1} * * beta=1.0; * * reduction='sum', beta=0.3; "
+        "{0.1:1, -1:0} * * reduction='none', beta=0.0; {-1:0, 0.1:1} [3, 4] [3, 4] beta=0.0",
+        TN_FIELD_AS("beta", tn__loss_args, k))
 
 tn_tensor *tn_smooth_l1(tn_tensor *x, tn_tensor *target, tn_reduction how, double beta) {
     return tn_apply2(&tn__op_smooth_l1, &(tn__loss_args){how, beta}, x, target);

@@ -20,6 +20,7 @@
 #include "ops/nn/attention.h"
 
 #include "backends/ref/ref.h"
+#include "backends/scratch.h"
 #include "ops/dims.h"
 
 #include <math.h>
@@ -174,13 +175,11 @@ static void attend_row(const tn__attention *p, int64_t b, int64_t h, int64_t i, 
 static tn_status attention_host(const tn_op_call *c) {
     tn_desc seen;
     const tn__attention p = tn__attention_of(c->x, c->y, c->args, &seen);
-    size_t bytes = (size_t)(p.k->size[2] + 1) * sizeof(double);
-    double *scores = c->ctx->workspace(c->ctx, bytes);
+    TN__SCRATCH(double, scores, c->ctx, p.k->size[2]);
     if (!scores) { return TN_ENOMEM; }
     for (walk w = walk_over(1, p.lse); w.left > 0; walk_next(&w)) {
         attend_row(&p, w.index[0], w.index[1], w.index[2], scores);
     }
-    c->ctx->workspace_free(c->ctx, scores, bytes);
     return TN_OK;
 }
 
@@ -245,8 +244,7 @@ static tn_status attention_host_back(const tn_op_back *b) {
     tn_desc seen;
     const tn__attention p = tn__attention_back_of(b, &seen);
     int64_t width = p.q->size[3];
-    size_t bytes = (size_t)(2 * width + 1) * sizeof(double);
-    double *sums = b->ctx->workspace(b->ctx, bytes);
+    TN__SCRATCH(double, sums, b->ctx, 2 * width);
     if (!sums) { return TN_ENOMEM; }
     tn_desc query_rows = rows_of(p.dq), key_rows = rows_of(p.dk);
     for (walk w = walk_over(1, &query_rows); w.left > 0; walk_next(&w)) {
@@ -255,7 +253,6 @@ static tn_status attention_host_back(const tn_op_back *b) {
     for (walk w = walk_over(1, &key_rows); w.left > 0; walk_next(&w)) {
         key_gradient(&p, p.dk, p.dv, w.index[0], w.index[1], w.index[2], sums, sums + width);
     }
-    b->ctx->workspace_free(b->ctx, sums, bytes);
     return TN_OK;
 }
 
@@ -337,6 +334,7 @@ tn_tensor *tn_attention(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor *mas
     if (!tn__options_made(options.from_defaults, "attention", "tn_attention")) {
         return tn_inert();
     }
-    tn_attention_args args = {.causal = options.causal, .scale = options.scale};
-    return tn_apply(&tn__op_attention, &args, (tn_tensor *[]){q, k, v, mask}, 4);
+    return tn_apply(&tn__op_attention,
+                    &(tn_attention_args){.causal = options.causal, .scale = options.scale},
+                    (tn_tensor *[]){q, k, v, mask}, 4);
 }

@@ -17,33 +17,10 @@
 enum { X, W, B, INPUTS };
 enum { Y, MEAN, VAR };
 
-/* x is (N, C, …), of floats; weight and bias, inputs 1 and 2, are (C), of its dtype, if present.
- * False after raising. */
-static bool operands_fit(const tn_op_call *c) {
-    tn_dims x = tn_shape(c->in[X]);
-    if (!tn_op_float(c, X) || !tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps)) {
-        return false;
-    }
-    if (x.ndim < 2) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s (it needs a batch and channels: (N, C, …))",
-                          tn_shape_text(c->in[X]));
-    }
-    for (int i = W; i <= B; i++) {
-        tn_tensor *t = tn__optional(c, i);
-        if (t && (tn_ndim(t) != 1 || tn_size(t, 0) != x.size[1])) {
-            return tn_op_fail(c, TN_ESHAPE, "x is %s but %s is %s (one for each channel)",
-                              tn_shape_text(c->in[X]), i == W ? "weight" : "bias",
-                              tn_shape_text(t));
-        }
-    }
-    return true;
-}
-
 static bool batch_norm_shape(tn_op_call *c) {
-    if (!tn_op_same_dtype(c) || !operands_fit(c)) { return false; }
-    tn_dims channels = TN_DIMS(tn_size(c->in[X], 1));
-    tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[X]));
-    return tn_op_out_like(c, X) && tn_op_out(c, channels, wide) && tn_op_out(c, channels, wide);
+    return tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "batch channels ..., channels, channels -> batch channels ..., "
+                           "wide: channels, wide: channels");
 }
 
 /* ---- On the host ----------------------------------------------------------------------------- */
@@ -229,12 +206,11 @@ static bool running_fits(tn_tensor *x, tn_tensor *running, const char *name) {
     if (running && (!tn__usable(running, "batch_norm") || tn_ndim(running) != 1 ||
                     tn_size(running, 0) != tn_size(x, 1) ||
                     tn_dtype_of(running) != tn__wide_dtype(tn_dtype_of(x)))) {
-        tn__raise(TN_ESHAPE, "batch_norm",
-                  "x is %s %s but %s is %s %s (it must be %s, one for each channel)",
-                  tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x), name,
-                  tn_dtype_name(tn_dtype_of(running)), tn_shape_text(running),
-                  tn_dtype_name(tn__wide_dtype(tn_dtype_of(x))));
-        return false;
+        return tn__fail(TN_ESHAPE, "batch_norm",
+                        "x is %s %s but %s is %s %s (it must be %s, one for each channel)",
+                        tn_dtype_name(tn_dtype_of(x)), tn_shape_text(x), name,
+                        tn_dtype_name(tn_dtype_of(running)), tn_shape_text(running),
+                        tn_dtype_name(tn__wide_dtype(tn_dtype_of(x))));
     }
     return true;
 }
@@ -251,10 +227,9 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
     int64_t channels = tn_ndim(x) > 1 ? tn_size(x, 1) : 1;
     int64_t count = channels > 0 ? tn_count(x) / channels : 2;
     if (count < 2 && tn_ndim(x) > 1) {
-        tn__raise(TN_EVALUE, "batch_norm",
-                  "x is %s (training needs more than one element of each channel)",
-                  tn_shape_text(x));
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "batch_norm",
+                           "x is %s (training needs more than one element of each channel)",
+                           tn_shape_text(x));
     }
     tn_tensor *mean, *var, *y = apply_own(x, weight, bias, eps, &mean, &var);
     if (!tn_is_inert(y)) {
@@ -272,10 +247,10 @@ tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_
     tn_dims dims = tn_shape(x);
     if (!tn__usable(x, "group_norm")) { return tn_inert(); }
     if (dims.ndim < 2 || groups < 1 || groups > dims.size[1] || dims.size[1] % groups != 0) {
-        tn__raise(dims.ndim < 2 ? TN_ESHAPE : TN_EVALUE, "group_norm",
-                  "x is %s and groups is %lld (it needs (N, C, …), C a multiple of groups)",
-                  tn_shape_text(x), (long long)groups);
-        return tn_inert();
+        return tn__refused(
+            dims.ndim < 2 ? TN_ESHAPE : TN_EVALUE, "group_norm",
+            "x is %s and groups is %lld (it needs (N, C, …), C a multiple of groups)",
+            tn_shape_text(x), (long long)groups);
     }
     int64_t all = dims.size[0] * groups;
     tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
@@ -295,8 +270,8 @@ tn_tensor *tn_instance_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, do
     tn_dims dims = tn_shape(x);
     if (!tn__usable(x, "instance_norm")) { return tn_inert(); }
     if (dims.ndim < 3) {
-        tn__raise(TN_ESHAPE, "instance_norm", "x is %s (it needs (N, C, …))", tn_shape_text(x));
-        return tn_inert();
+        return tn__refused(TN_ESHAPE, "instance_norm", "x is %s (it needs (N, C, …))",
+                           tn_shape_text(x));
     }
     int64_t n = dims.size[0], all = n * dims.size[1];
     tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));

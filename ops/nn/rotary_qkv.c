@@ -10,7 +10,6 @@
 #include "autograd/mode.h"
 #include "ops/inplace/inplace.h"
 #include "ops/nn/rotary.h"
-#include "profile/work.h"
 #include "tern/sys/device.h"
 
 enum { Q, K, V, POSITIONS, INPUTS };
@@ -100,11 +99,9 @@ tn_tensor *tn__rotary_append(tn_tensor *q, tn_tensor *k, tn_tensor *v, tn_tensor
     }
     c.kernels = tn__kernels_of(q);
     c.ctx = tn__context_of(q);
-    tn__span span;
-    double bytes = 2 * (tn__profile_bytes(q) + tn__profile_bytes(k) + tn__profile_bytes(v));
-    bool seen = tn__profiled() && tn__profile_in_place(&span, c.op->name, keys, bytes);
+    TN__PROFILED(keys, c.op->name,
+                 2 * (tn__profile_bytes(q) + tn__profile_bytes(k) + tn__profile_bytes(v)));
     tn_status status = tn_op_run(c.op, &c);
-    if (seen) { tn__profile_end(&span, q->storage->device); }
     if (status == TN_EUNSUPPORTED) { return NULL; }
     tn__touch(values);
     return tn_is_inert(tn__changed(keys, status, c.op->name)) ? tn_inert() : out[0];

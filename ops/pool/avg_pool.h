@@ -7,7 +7,4 @@
 /* Runs piece, whose job is a tn__pool_job, over all planes of a call. */
 tn_status tn__avg_pool_host(const tn_op_call *c, tn__host_piece *piece);
 
-/* The samples of avg_pool; of_result: with its results as inputs, for avg_unpool. */
-void tn__avg_pool_samples(tn_op_samples *s, bool of_result);
-
 #endif

@@ -68,17 +68,32 @@ static void avg_unpool_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_avg_pool, g->args, g->dout[0]));
 }
 
-static void avg_unpool_samples(tn_op_samples *s) {
-    tn__avg_pool_samples(s, true);
-}
-
 const tn_op tn__op_avg_unpool = {
     .name = "avg_unpool",
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
+    .fields = {TN__POOL_FIELDS},
     .shape = avg_unpool_shape,
     .kernel = TN_FUSED(avg_unpool),
     .host = {.forward = avg_unpool_host},
     .backward = avg_unpool_backward,
-    .add_samples = avg_unpool_samples,
+    /* Those of avg_pool.c, with its results as x. */
+    .samples = "{-2:2} [2, 3, 3, 2] kernel_size=[2, 2], stride=[2, 2], given=[6, 4], size=[3, 2]; "
+               "[1, 2, 4, 3] kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], given=[7, 5], "
+               "size=[4, 3]; "
+               "[1, 2, 4, 3] kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], "
+               "count_include_pad=False, given=[7, 5], size=[4, 3]; "
+               "[2, 1, 2, 7] kernel_size=[2, 3], stride=[3, 1], padding=[0, 1], "
+               "divisor_override=5, given=[6, 7], size=[2, 7]; "
+               "[1, 1, 3, 4] kernel_size=[3, 2], stride=[2, 2], padding=[1, 1], given=[5, 6], "
+               "size=[3, 4]; "
+               "[1, 2, 1, 1] kernel_size=[5, 5], stride=[5, 5], given=[3, 4], size=[1, 1]; "
+               "[2, 3, 7] spatial=1, kernel_size=[3], given=[9], size=[7]; "
+               "[1, 2, 3, 2, 2] spatial=3, kernel_size=[2, 2, 2], stride=[2, 1, 2], padding=[1, "
+               "0, 0], given=[4, 3, 4], size=[3, 2, 2]; "
+               "[0, 2, 2, 2] kernel_size=[2, 2], stride=[2, 2], given=[4, 4], size=[2, 2]; "
+               "[2, 2, 3, 2] adaptive=True, given=[7, 5], size=[3, 2]; "
+               "[3, 2, 1, 1] adaptive=True, given=[4, 4], size=[1, 1]; "
+               "[1, 2, 5] spatial=1, adaptive=True, given=[3], size=[5]",
+    .sample_args = &tn__pool_plain,
 };

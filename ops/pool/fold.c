@@ -15,7 +15,7 @@ static bool fold_shape(tn_op_call *c) {
                           tn_shape_text(c->in[0]), (long long)tn__unfold_kernel(a),
                           (long long)tn__unfold_places(a));
     }
-    return tn_op_out(c, tn__unfold_picture(x, a, x.size[1] / tn__unfold_kernel(a)),
+    return tn_op_out(c, TN_DIMS(x.size[0], x.size[1] / tn__unfold_kernel(a), a->in[1], a->in[2]),
                      tn_dtype_of(c->in[0]));
 }
 
@@ -48,14 +48,7 @@ static inline void fold_planes(const tn__pool_job *job, int64_t first, int64_t e
     }
 }
 
-static void fold_piece(const void *user, int64_t first, int64_t end) {
-    const tn__pool_job *job = user;
-    if (job->x.dtype == TN_F64) {
-        fold_planes(job, first, end, TN_F64);
-    } else {
-        fold_planes(job, first, end, TN_F32);
-    }
-}
+TN__PIECE(fold_piece, fold_planes, tn__pool_job)
 
 static tn_status fold_host(const tn_op_call *c) {
     const tn__pool_args *a = c->args;
@@ -77,16 +70,19 @@ static void fold_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_unfold, g->args, g->dout[0]));
 }
 
-static void fold_samples(tn_op_samples *s) {
-    tn__unfold_samples(s, true);
-}
-
 const tn_op tn__op_fold = {
     .name = "fold",
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
+    .fields = {TN__POOL_FIELDS},
     .shape = fold_shape,
     .host = {.forward = fold_host},
     .backward = fold_backward,
-    .add_samples = fold_samples,
+    /* Those of unfold.c, with its results as x. */
+    .samples = "{-2:2} [2, 18, 9] kernel_size=[2, 3], given=[4, 5], size=[3, 3]; "
+               "[1, 12, 18] kernel_size=[3, 2], stride=[2, 1], padding=[1, 2], dilation=[1, 2], "
+               "given=[6, 4], size=[3, 6]; "
+               "[2, 4, 4] kernel_size=[2, 2], stride=[3, 3], given=[5, 5], size=[2, 2]; "
+               "[0, 8, 4] kernel_size=[2, 2], given=[3, 3], size=[2, 2]",
+    .sample_args = &tn__pool_plain,
 };

@@ -24,8 +24,6 @@ static bool max_pool_shape(tn_op_call *c) {
     return !c->record || tn_op_out(c, tn_shape(c->out[0]), TN_I32);
 }
 
-/* ---- Kernels --------------------------------------------------------------------------------- */
-
 /* ---- Forward --------------------------------------------------------------------------------- */
 
 /* Computes PLACES results of a row at a time, tap by tap: neighbouring results read elements one
@@ -250,68 +248,33 @@ static void max_pool_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_reshape(dx, x));
 }
 
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-/* Windows that overlap, leave gaps, hang over the edge, are dilated, and have one element; each
- * number of dimensions. test_pool.c has ties and NaN. */
-static void max_pool_samples(tn_op_samples *s) {
-    static const struct {
-        tn_dims x;
-        tn__pool_args args;
-        const char *text;
-    } cases[] = {
-        {{4, {2, 3, 6, 4}},
-         {2, false, false, 0, {1, 2, 2}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}, {1, 6, 4}, {1, 3, 2}},
-         "kernel_size=(2, 2)"},
-        {{4, {1, 2, 7, 5}},
-         {2, false, false, 0, {1, 3, 3}, {1, 2, 2}, {0, 1, 1}, {1, 1, 1}, {1, 7, 5}, {1, 4, 3}},
-         "kernel_size=3, stride=2, padding=1"},
-        {{4, {2, 1, 6, 7}},
-         {2, false, false, 0, {1, 2, 3}, {1, 3, 1}, {0, 0, 1}, {1, 1, 2}, {1, 6, 7}, {1, 2, 5}},
-         "kernel_size=(2, 3), stride=(3, 1), padding=(0, 1), dilation=(1, 2)"},
-        {{4, {1, 1, 5, 6}},
-         {2, false, false, 0, {1, 2, 2}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}, {1, 5, 6}, {1, 3, 3}},
-         "kernel_size=2, ceil_mode=True"},
-        {{4, {1, 2, 3, 4}},
-         {2, false, false, 0, {1, 5, 5}, {1, 5, 5}, {0, 0, 0}, {1, 1, 1}, {1, 3, 4}, {1, 1, 1}},
-         "kernel_size=5, ceil_mode=True"},
-        {{3, {2, 3, 9}},
-         {1, false, false, 0, {1, 1, 3}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 1, 9}, {1, 1, 7}},
-         "kernel_size=3, stride=1"},
-        {{5, {1, 2, 4, 3, 4}},
-         {3, false, false, 0, {2, 2, 2}, {2, 1, 2}, {1, 0, 0}, {1, 1, 1}, {4, 3, 4}, {3, 2, 2}},
-         "kernel_size=2, stride=(2, 1, 2), padding=(1, 0, 0)"},
-        {{4, {0, 2, 4, 4}},
-         {2, false, false, 0, {1, 2, 2}, {1, 2, 2}, {0, 0, 0}, {1, 1, 1}, {1, 4, 4}, {1, 2, 2}},
-         "kernel_size=2"},
-        {{4, {2, 2, 7, 5}},
-         {2, true, false, 0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 7, 5}, {1, 3, 2}},
-         "output_size=(3, 2)"},
-        {{3, {1, 2, 3}},
-         {1, true, false, 0, {1, 1, 1}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 1, 3}, {1, 1, 5}},
-         "output_size=5"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        tn_sample sample = {
-            .text = cases[i].text,
-            .args = &cases[i].args,
-            .inputs = 1,
-            .in = {tn_spec_distinct(cases[i].x, -5.0, 5.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
 const tn_op tn__op_max_pool = {
     .name = "max_pool",
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
+    .fields = {TN__POOL_FIELDS},
     .saves = TN_SAVES_OUTPUT(1),
     .shape = max_pool_shape,
     .kernel = TN_FUSED(max_pool),
     .host = {max_pool_host, max_pool_host_backward},
     .backward = max_pool_backward,
-    .add_samples = max_pool_samples,
+    /* Windows that overlap, leave gaps, hang over the edge, are dilated, and have one element; each
+     * number of dimensions. test_pool.c has ties and NaN. */
+    .samples = "{distinct -5:5} [2, 3, 6, 4] kernel_size=[2, 2], stride=[2, 2], given=[6, 4], "
+               "size=[3, 2]; "
+               "[1, 2, 7, 5] kernel_size=[3, 3], stride=[2, 2], padding=[1, 1], given=[7, 5], "
+               "size=[4, 3]; "
+               "[2, 1, 6, 7] kernel_size=[2, 3], stride=[3, 1], padding=[0, 1], dilation=[1, 2], "
+               "given=[6, 7], size=[2, 5]; "
+               "[1, 1, 5, 6] kernel_size=[2, 2], stride=[2, 2], given=[5, 6], size=[3, 3]; "
+               "[1, 2, 3, 4] kernel_size=[5, 5], stride=[5, 5], given=[3, 4], size=[1, 1]; "
+               "[2, 3, 9] spatial=1, kernel_size=[3], given=[9], size=[7]; "
+               "[1, 2, 4, 3, 4] spatial=3, kernel_size=[2, 2, 2], stride=[2, 1, 2], padding=[1, "
+               "0, 0], given=[4, 3, 4], size=[3, 2, 2]; "
+               "[0, 2, 4, 4] kernel_size=[2, 2], stride=[2, 2], given=[4, 4], size=[2, 2]; "
+               "[2, 2, 7, 5] adaptive=True, given=[7, 5], size=[3, 2]; "
+               "[1, 2, 3] spatial=1, adaptive=True, given=[3], size=[5]",
+    .sample_args = &tn__pool_plain,
 };
 
 /* ---- Calling --------------------------------------------------------------------------------- */

@@ -10,6 +10,16 @@ enum { POOL_SPATIAL = 3 };
 
 typedef tn_pool_args tn__pool_args;
 
+/* The arguments as samples name them; the others are tn__pool_plain's: two dimensions, step 1. */
+#define TN__POOL_FIELDS                                                                     \
+    TN_FIELD(tn__pool_args, spatial), TN_FIELD(tn__pool_args, adaptive),                    \
+        TN_FIELD(tn__pool_args, count_include_pad),                                         \
+        TN_FIELD_AS("divisor_override", tn__pool_args, divisor),                            \
+        TN_FIELD_AS("kernel_size", tn__pool_args, kernel), TN_FIELD(tn__pool_args, stride), \
+        TN_FIELD(tn__pool_args, padding), TN_FIELD(tn__pool_args, dilation),                \
+        TN_FIELD_AS("given", tn__pool_args, in), TN_FIELD_AS("size", tn__pool_args, out)
+extern const tn__pool_args tn__pool_plain;
+
 /* One plane, a channel of a sample, of an operand (N, C, …). */
 typedef struct tn__planes {
     void *data;
@@ -45,7 +55,8 @@ bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
 tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tensor *x,
                          tn_dims kernel, const tn_pool_options *options);
 
-/* Shape rule: checks that input 0 has sizes `in` and makes the result, with sizes `out`. */
+/* Shape rule: checks that input 0, of floats, has sizes `in`; and makes the result, with `out`. */
+bool tn__pool_fits(const tn_op_call *c, const int64_t *in);
 bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out);
 
 /* x (N, C, sizes) as (N, C, other sizes), the last args->spatial of size[3]. */

@@ -10,11 +10,9 @@
  */
 #include "ops/pool/resample.h"
 
-#include "core/error.h"
-#include "core/memory.h"
+#include "backends/scratch.h"
 
 #include <math.h>
-#include <stdlib.h>
 
 /* ---- Which elements -------------------------------------------------------------------------- */
 
@@ -45,45 +43,27 @@ static double cubic_weight(double distance) {
     return d <= 1 ? ((a + 2) * d - (a + 3)) * d * d + 1 : ((a * d - 5 * a) * d + 8 * a) * d - 4 * a;
 }
 
-static void taps_fill(tn__taps *taps, const tn__resample_args *a, tn_dtype dtype) {
-    taps->count = a->how == TN_INTERPOLATE_CUBIC ? 4 : a->how == TN_INTERPOLATE_LINEAR ? 2 : 1;
-    for (int64_t o = 0; o < a->out; o++) {
-        int64_t *place = taps->place[o];
-        double *weight = taps->weight[o], at = place_in_x(a, o);
-        if (a->how == TN_INTERPOLATE_CUBIC) {
-            for (int k = 0; k < 4; k++) {
-                int64_t of_x = (int64_t)floor(at) - 1 + k;
-                place[k] = clamp_place(of_x, a->in);
-                weight[k] = cubic_weight(at - (double)of_x);
-            }
-        } else if (a->how == TN_INTERPOLATE_LINEAR) {
-            at = at > 0 ? at : 0;
-            place[0] = clamp_place((int64_t)at, a->in);
-            place[1] = clamp_place((int64_t)at + 1, a->in);
-            weight[1] = at - floor(at);
-            weight[0] = 1 - weight[1];
-        } else {
-            place[0] = nearest_place(a, o, dtype);
-            weight[0] = 1;
+tn__tap tn__tap_of(const tn__resample_args *a, int64_t result, tn_dtype dtype) {
+    double at = place_in_x(a, result);
+    tn__tap t = {.count = 1, .weight = {1}};
+    if (a->how == TN_INTERPOLATE_CUBIC) {
+        t.count = 4;
+        for (int k = 0; k < 4; k++) {
+            int64_t of_x = (int64_t)floor(at) - 1 + k;
+            t.place[k] = clamp_place(of_x, a->in);
+            t.weight[k] = cubic_weight(at - (double)of_x);
         }
+    } else if (a->how == TN_INTERPOLATE_LINEAR) {
+        at = at > 0 ? at : 0;
+        t.count = 2;
+        t.place[0] = clamp_place((int64_t)at, a->in);
+        t.place[1] = clamp_place((int64_t)at + 1, a->in);
+        t.weight[1] = at - floor(at);
+        t.weight[0] = 1 - t.weight[1];
+    } else {
+        t.place[0] = nearest_place(a, result, dtype);
     }
-}
-
-bool tn__taps_make(tn__taps *taps, const tn__resample_args *args, tn_dtype dtype) {
-    size_t n = args->out > 0 ? (size_t)args->out : 1;
-    taps->place = tn__malloc(n * sizeof(*taps->place));
-    taps->weight = tn__malloc(n * sizeof(*taps->weight));
-    if (!taps->place || !taps->weight) {
-        tn__taps_free(taps);
-        return false;
-    }
-    taps_fill(taps, args, dtype);
-    return true;
-}
-
-void tn__taps_free(tn__taps *taps) {
-    free(taps->place);
-    free(taps->weight);
+    return t;
 }
 
 /* ---- The operation --------------------------------------------------------------------------- */
@@ -108,12 +88,17 @@ static bool resample_shape(tn_op_call *c) {
 }
 
 tn_status tn__resample_host(const tn_op_call *c, tn__host_piece *piece) {
-    tn__resample_job job = {.args = c->args};
-    job.x = tn__lines_along(c->x[0], job.args->dim);
-    job.y = tn__lines_along(c->y[0], job.args->dim);
-    if (!tn__taps_make(&job.taps, job.args, job.x.dtype)) { return TN_ENOMEM; }
-    tn__host_pieces(job.x.count, job.args->in + job.args->out, piece, &job);
-    tn__taps_free(&job.taps);
+    const tn__resample_args *a = c->args;
+    TN__SCRATCH(tn__tap, taps, c->ctx, a->out);
+    if (!taps) { return TN_ENOMEM; }
+    for (int64_t i = 0; i < a->out; i++) {
+        taps[i] = tn__tap_of(a, i, c->x[0]->dtype);
+    }
+    tn__resample_job job = {.args = a,
+                            .taps = taps,
+                            .x = tn__lines_along(c->x[0], a->dim),
+                            .y = tn__lines_along(c->y[0], a->dim)};
+    tn__host_pieces(job.x.count, a->in + a->out, piece, &job);
     return TN_OK;
 }
 
@@ -122,11 +107,11 @@ static inline void resample_lines(const tn__resample_job *job, int64_t first, in
     for (int64_t i = first; i < end; i++) {
         int64_t x = tn__line_at(&job->x, i), y = tn__line_at(&job->y, i);
         for (int64_t o = 0; o < job->y.length; o++, y += job->y.step) {
-            const int64_t *place = job->taps.place[o];
-            const double *weight = job->taps.weight[o];
+            const tn__tap *t = &job->taps[o];
             double sum = 0;
             for (int k = 0; k < count; k++) {
-                sum += weight[k] * tn__host_load(job->x.data, dtype, x + place[k] * job->x.step);
+                int64_t at = x + t->place[k] * job->x.step;
+                sum += t->weight[k] * tn__host_load(job->x.data, dtype, at);
             }
             tn__host_store(job->y.data, dtype, y, sum);
         }
@@ -136,10 +121,10 @@ static inline void resample_lines(const tn__resample_job *job, int64_t first, in
 static void resample_piece(const void *user, int64_t first, int64_t end) {
     const tn__resample_job *job = user;
     if (job->x.dtype == TN_F64) {
-        resample_lines(job, first, end, TN_F64, job->taps.count);
-    } else if (job->taps.count == 1) {
+        resample_lines(job, first, end, TN_F64, job->taps->count);
+    } else if (job->taps->count == 1) {
         resample_lines(job, first, end, TN_F32, 1);
-    } else if (job->taps.count == 2) {
+    } else if (job->taps->count == 2) {
         resample_lines(job, first, end, TN_F32, 2);
     } else {
         resample_lines(job, first, end, TN_F32, 4);

@@ -16,20 +16,18 @@ typedef struct tn__resample_args {
 
 enum { RESAMPLE_TAPS = 4 };
 
-/* Result o is the sum of weight[o][k] x[place[o][k]]. */
-typedef struct tn__taps {
+/* A result is the sum of weight[k] x[place[k]] over `count` elements, 1, 2 or 4 for all results. */
+typedef struct tn__tap {
     int count;
-    int64_t (*place)[RESAMPLE_TAPS];
-    double (*weight)[RESAMPLE_TAPS];
-} tn__taps;
-/* False if out of memory; then there is nothing to free. */
-bool tn__taps_make(tn__taps *taps, const tn__resample_args *args, tn_dtype dtype);
-void tn__taps_free(tn__taps *taps);
+    int64_t place[RESAMPLE_TAPS];
+    double weight[RESAMPLE_TAPS];
+} tn__tap;
+tn__tap tn__tap_of(const tn__resample_args *args, int64_t result, tn_dtype dtype);
 
 /* Runs piece over a call's lines along args->dim. */
 typedef struct tn__resample_job {
     const tn__resample_args *args;
-    tn__taps taps;
+    const tn__tap *taps; /* of each result */
     tn__lines x, y;
 } tn__resample_job;
 tn_status tn__resample_host(const tn_op_call *c, tn__host_piece *piece);

@@ -19,23 +19,16 @@ static inline void scatter_lines(const tn__resample_job *job, int64_t first, int
         }
         for (int64_t o = 0; o < job->x.length; o++, x += job->x.step) {
             double value = tn__host_load(job->x.data, dtype, x);
-            for (int k = 0; k < job->taps.count; k++) {
-                int64_t at = y + job->taps.place[o][k] * step;
+            for (int k = 0; k < job->taps[o].count; k++) {
+                int64_t at = y + job->taps[o].place[k] * step;
                 double sum = tn__host_load(job->y.data, dtype, at);
-                tn__host_store(job->y.data, dtype, at, sum + job->taps.weight[o][k] * value);
+                tn__host_store(job->y.data, dtype, at, sum + job->taps[o].weight[k] * value);
             }
         }
     }
 }
 
-static void scatter_piece(const void *user, int64_t first, int64_t end) {
-    const tn__resample_job *job = user;
-    if (job->x.dtype == TN_F64) {
-        scatter_lines(job, first, end, TN_F64);
-    } else {
-        scatter_lines(job, first, end, TN_F32);
-    }
-}
+TN__PIECE(scatter_piece, scatter_lines, tn__resample_job)
 
 static tn_status resample_grad_host(const tn_op_call *c) {
     return tn__resample_host(c, scatter_piece);

@@ -11,42 +11,27 @@ tn_pool_options tn_pool_defaults(void) {
                              .from_defaults = true};
 }
 
-/* One number for all dimensions or one for each, as the last of all[3]. False after raising. */
-static bool spread_numbers(const char *name, const char *what, int spatial, tn_dims given,
-                           int64_t min, int64_t absent, int64_t *all) {
-    if (given.ndim != 1 && given.ndim != spatial) {
-        tn__raise(TN_EVALUE, name, "%s has %d numbers (1 or %d are needed)", what, given.ndim,
-                  spatial);
-        return false;
-    }
-    for (int i = 0; i < POOL_SPATIAL; i++) {
-        int k = i - (POOL_SPATIAL - spatial);
-        all[i] = k < 0 ? absent : given.size[given.ndim == 1 ? 0 : k];
-        if (k >= 0 && (all[i] < min || all[i] > INT32_MAX)) {
-            tn__raise(TN_EVALUE, name, "%s is %lld (it must be at least %lld)", what,
-                      (long long)all[i], (long long)min);
-            return false;
-        }
-    }
-    return true;
-}
+const tn__pool_args tn__pool_plain = {.spatial = 2,
+                                      .count_include_pad = true,
+                                      .kernel = {1, 1, 1},
+                                      .stride = {1, 1, 1},
+                                      .dilation = {1, 1, 1},
+                                      .in = {1, 1, 1},
+                                      .out = {1, 1, 1}};
 
 bool tn__pool_sizes(const char *name, tn__pool_args *args, tn_tensor *x) {
     int ndim = tn_ndim(x);
     if (ndim != args->spatial + 2) {
-        tn__raise(TN_ESHAPE, name,
-                  "x is %s (it needs (N, C, …) with %d more dimensions, or (C, …))",
-                  tn_shape_text(x), args->spatial);
-        return false;
+        return tn__fail(TN_ESHAPE, name,
+                        "x is %s (it needs (N, C, …) with %d more dimensions, or (C, …))",
+                        tn_shape_text(x), args->spatial);
     }
-    for (int i = 0; i < POOL_SPATIAL; i++) {
-        int k = i - (POOL_SPATIAL - args->spatial);
-        args->in[i] = k < 0 ? 1 : tn_size(x, 2 + k);
+    for (int i = 0; i < args->spatial; i++) {
+        args->in[POOL_SPATIAL - args->spatial + i] = tn_size(x, 2 + i);
     }
     if (tn__pool_volume(args->in) > INT32_MAX) {
-        tn__raise(TN_ESHAPE, name, "x is %s (a channel must have fewer than 2^31 elements)",
-                  tn_shape_text(x));
-        return false;
+        return tn__fail(TN_ESHAPE, name, "x is %s (a channel must have fewer than 2^31 elements)",
+                        tn_shape_text(x));
     }
     return true;
 }
@@ -71,10 +56,10 @@ bool tn__pool_window(const char *name, tn__pool_args *args, tn_dims kernel,
                      const tn_pool_options *o) {
     tn_dims stride = o->stride.ndim == 0 ? kernel : o->stride;
     int spatial = args->spatial;
-    if (!spread_numbers(name, "the kernel", spatial, kernel, 1, 1, args->kernel) ||
-        !spread_numbers(name, "stride", spatial, stride, 1, 1, args->stride) ||
-        !spread_numbers(name, "padding", spatial, o->padding, 0, 0, args->padding) ||
-        !spread_numbers(name, "dilation", spatial, o->dilation, 1, 1, args->dilation)) {
+    if (!tn__spread_numbers(name, "the kernel", spatial, kernel, 1, args->kernel) ||
+        !tn__spread_numbers(name, "stride", spatial, stride, 1, args->stride) ||
+        !tn__spread_numbers(name, "padding", spatial, o->padding, 0, args->padding) ||
+        !tn__spread_numbers(name, "dilation", spatial, o->dilation, 1, args->dilation)) {
         return false;
     }
     for (int i = 0; i < POOL_SPATIAL; i++) {
@@ -92,10 +77,10 @@ static bool begin_sliding(const char *name, tn__pool_args *args, tn_tensor *x, t
     if (!tn__pool_sizes(name, args, x) || !tn__pool_window(name, args, kernel, o)) { return false; }
     for (int i = 0; i < POOL_SPATIAL; i++) { /* so that no window is all padding */
         if (args->padding[i] * 2 > args->kernel[i]) {
-            tn__raise(TN_EVALUE, name,
-                      "padding is %lld but the kernel %lld (at most half of that is possible)",
-                      (long long)args->padding[i], (long long)args->kernel[i]);
-            return false;
+            return tn__fail(
+                TN_EVALUE, name,
+                "padding is %lld but the kernel %lld (at most half of that is possible)",
+                (long long)args->padding[i], (long long)args->kernel[i]);
         }
     }
     return true;
@@ -103,16 +88,12 @@ static bool begin_sliding(const char *name, tn__pool_args *args, tn_tensor *x, t
 
 static bool begin_adaptive(const char *name, tn__pool_args *args, tn_tensor *x, tn_dims size) {
     args->adaptive = true;
-    for (int i = 0; i < POOL_SPATIAL; i++) {
-        args->dilation[i] = 1;
-    }
     if (!tn__pool_sizes(name, args, x) ||
-        !spread_numbers(name, "size", args->spatial, size, 0, 1, args->out)) {
+        !tn__spread_numbers(name, "size", args->spatial, size, 0, args->out)) {
         return false;
     }
     if (tn__pool_volume(args->in) == 0 && tn__pool_volume(args->out) != 0) {
-        tn__raise(TN_ESHAPE, name, "x is %s (windows over nothing)", tn_shape_text(x));
-        return false;
+        return tn__fail(TN_ESHAPE, name, "x is %s (windows over nothing)", tn_shape_text(x));
     }
     return true;
 }
@@ -121,7 +102,8 @@ tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tens
                          tn_dims kernel, const tn_pool_options *options) {
     if (!tn__usable(x, name)) { return tn_inert(); }
     bool single = tn_ndim(x) == spatial + 1;
-    tn__pool_args args = {.spatial = spatial};
+    tn__pool_args args = tn__pool_plain;
+    args.spatial = spatial;
     x = single ? tn_unsqueeze(x, 0) : x;
     bool ok = options ? begin_sliding(name, &args, x, kernel, options)
                       : begin_adaptive(name, &args, x, kernel);
@@ -150,14 +132,20 @@ tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size) {
     return dims;
 }
 
-bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out) {
+bool tn__pool_fits(const tn_op_call *c, const int64_t *in) {
     const tn__pool_args *args = c->args;
     tn_dims x = tn_shape(c->in[0]);
     if (!tn_op_float(c, 0)) { return false; }
-    if (x.ndim != args->spatial + 2 || !tn_dims_equal(x, tn__pool_dims(x, args->spatial, in))) {
-        return tn_op_fail(
-            c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s", tn_shape_text(c->in[0]),
-            tn__dims_text(tn_dims_from(args->spatial, in + POOL_SPATIAL - args->spatial)));
-    }
-    return tn_op_out(c, tn__pool_dims(x, args->spatial, out), tn_dtype_of(c->in[0]));
+    return (x.ndim == args->spatial + 2 && tn_dims_equal(x, tn__pool_dims(x, args->spatial, in))) ||
+           tn_op_fail(
+               c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s",
+               tn_shape_text(c->in[0]),
+               tn__dims_text(tn_dims_from(args->spatial, in + POOL_SPATIAL - args->spatial)));
+}
+
+bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out) {
+    const tn__pool_args *args = c->args;
+    return tn__pool_fits(c, in) &&
+           tn_op_out(c, tn__pool_dims(tn_shape(c->in[0]), args->spatial, out),
+                     tn_dtype_of(c->in[0]));
 }

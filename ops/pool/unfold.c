@@ -8,27 +8,15 @@
  */
 #include "ops/pool/unfold.h"
 
-#include "core/error.h"
-
-tn_dims tn__unfold_picture(tn_dims x, const tn__pool_args *a, int64_t channels) {
-    return TN_DIMS(x.size[0], channels, a->in[1], a->in[2]);
-}
-
 /* (N, C k, positions) */
-static tn_dims dims_of_patches(tn_dims x, const tn__pool_args *a, int64_t channels) {
-    return TN_DIMS(x.size[0], tn_dims_count(TN_DIMS(channels, tn__unfold_kernel(a))),
-                   tn__unfold_places(a));
-}
-
 static bool unfold_shape(tn_op_call *c) {
     const tn__pool_args *a = c->args;
     tn_dims x = tn_shape(c->in[0]);
-    if (!tn_op_float(c, 0)) { return false; }
-    if (x.ndim != 4 || !tn_dims_equal(x, tn__unfold_picture(x, a, x.size[1]))) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but the sizes after (N, C) must be %s",
-                          tn_shape_text(c->in[0]), tn__dims_text(tn_dims_from(2, a->in + 1)));
-    }
-    return tn_op_out(c, dims_of_patches(x, a, x.size[1]), tn_dtype_of(c->in[0]));
+    return tn__pool_fits(c, a->in) &&
+           tn_op_out(c,
+                     TN_DIMS(x.size[0], tn_dims_count(TN_DIMS(x.size[1], tn__unfold_kernel(a))),
+                             tn__unfold_places(a)),
+                     tn_dtype_of(c->in[0]));
 }
 
 static inline void unfold_planes(const tn__pool_job *job, int64_t first, int64_t end,
@@ -54,14 +42,7 @@ static inline void unfold_planes(const tn__pool_job *job, int64_t first, int64_t
     }
 }
 
-static void unfold_piece(const void *user, int64_t first, int64_t end) {
-    const tn__pool_job *job = user;
-    if (job->x.dtype == TN_F64) {
-        unfold_planes(job, first, end, TN_F64);
-    } else {
-        unfold_planes(job, first, end, TN_F32);
-    }
-}
+TN__PIECE(unfold_piece, unfold_planes, tn__pool_job)
 
 static tn_status unfold_host(const tn_op_call *c) {
     const tn__pool_args *a = c->args;
@@ -76,55 +57,21 @@ static void unfold_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_fold, g->args, g->dout[0]));
 }
 
-/* Patches that overlap, leave gaps, are dilated, and reach into the padding. */
-void tn__unfold_samples(tn_op_samples *s, bool of_patches) {
-    static const struct {
-        tn_dims x;
-        tn__pool_args args;
-        const char *text, *back;
-    } cases[] = {
-        {{4, {2, 3, 4, 5}},
-         {2, false, false, 0, {1, 2, 3}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 4, 5}, {1, 3, 3}},
-         "kernel_size=(2, 3)",
-         "output_size=(4, 5), kernel_size=(2, 3)"},
-        {{4, {1, 2, 6, 4}},
-         {2, false, false, 0, {1, 3, 2}, {1, 2, 1}, {0, 1, 2}, {1, 1, 2}, {1, 6, 4}, {1, 3, 6}},
-         "kernel_size=(3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)",
-         "output_size=(6, 4), kernel_size=(3, 2), stride=(2, 1), padding=(1, 2), dilation=(1, 2)"},
-        {{4, {2, 1, 5, 5}},
-         {2, false, false, 0, {1, 2, 2}, {1, 3, 3}, {0, 0, 0}, {1, 1, 1}, {1, 5, 5}, {1, 2, 2}},
-         "kernel_size=2, stride=3",
-         "output_size=(5, 5), kernel_size=2, stride=3"},
-        {{4, {0, 2, 3, 3}},
-         {2, false, false, 0, {1, 2, 2}, {1, 1, 1}, {0, 0, 0}, {1, 1, 1}, {1, 3, 3}, {1, 2, 2}},
-         "kernel_size=2",
-         "output_size=(3, 3), kernel_size=2"},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        const tn__pool_args *a = &cases[i].args;
-        tn_dims x = cases[i].x;
-        tn_sample sample = {
-            .text = of_patches ? cases[i].back : cases[i].text,
-            .args = a,
-            .inputs = 1,
-            .in = {tn_spec_real(of_patches ? dims_of_patches(x, a, x.size[1]) : x, -2.0, 2.0)},
-        };
-        tn_sample_add(s, &sample);
-    }
-}
-
-static void unfold_samples(tn_op_samples *s) {
-    tn__unfold_samples(s, false);
-}
-
 const tn_op tn__op_unfold = {
     .name = "unfold",
     .inputs = {"x"},
     .args_size = sizeof(tn__pool_args),
+    .fields = {TN__POOL_FIELDS},
     .shape = unfold_shape,
     .host = {.forward = unfold_host},
     .backward = unfold_backward,
-    .add_samples = unfold_samples,
+    /* Patches that overlap, leave gaps, are dilated, and reach into the padding. */
+    .samples = "{-2:2} [2, 3, 4, 5] kernel_size=[2, 3], given=[4, 5], size=[3, 3]; "
+               "[1, 2, 6, 4] kernel_size=[3, 2], stride=[2, 1], padding=[1, 2], dilation=[1, 2], "
+               "given=[6, 4], size=[3, 6]; "
+               "[2, 1, 5, 5] kernel_size=[2, 2], stride=[3, 3], given=[5, 5], size=[2, 2]; "
+               "[0, 2, 3, 3] kernel_size=[2, 2], given=[3, 3], size=[2, 2]",
+    .sample_args = &tn__pool_plain,
 };
 
 /* ---- Calling --------------------------------------------------------------------------------- */
@@ -134,15 +81,18 @@ tn_unfold_options tn_unfold_defaults(void) {
         .dilation = TN_DIMS(1), .padding = TN_DIMS(0), .stride = TN_DIMS(1), .from_defaults = true};
 }
 
+/* The window of a call, if its options are made. False after raising. */
+static bool begin_patches(const char *name, const tn_unfold_options *o, tn_pool_options *window) {
+    *window = TN_WITH(tn_pool, .stride = o->stride, .padding = o->padding, .dilation = o->dilation);
+    return tn__options_made(o->from_defaults, name, "tn_unfold");
+}
+
 tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options o) {
-    if (!tn__usable(x, "unfold") || !tn__options_made(o.from_defaults, "unfold", "tn_unfold")) {
-        return tn_inert();
-    }
+    tn__pool_args args = tn__pool_plain;
+    tn_pool_options window;
+    if (!tn__usable(x, "unfold") || !begin_patches("unfold", &o, &window)) { return tn_inert(); }
     bool single = tn_ndim(x) == 3;
     x = single ? tn_unsqueeze(x, 0) : x;
-    tn__pool_args args = {.spatial = 2};
-    tn_pool_options window =
-        TN_WITH(tn_pool, .stride = o.stride, .padding = o.padding, .dilation = o.dilation);
     if (!tn__pool_sizes("unfold", &args, x) || !tn__pool_window("unfold", &args, kernel, &window)) {
         return tn_inert();
     }
@@ -151,25 +101,14 @@ tn_tensor *tn_unfold(tn_tensor *x, tn_dims kernel, tn_unfold_options o) {
 }
 
 tn_tensor *tn_fold(tn_tensor *x, tn_dims size, tn_dims kernel, tn_unfold_options o) {
-    if (!tn__usable(x, "fold") || !tn__options_made(o.from_defaults, "fold", "tn_unfold")) {
+    tn__pool_args args = tn__pool_plain;
+    tn_pool_options window;
+    if (!tn__usable(x, "fold") || !begin_patches("fold", &o, &window) ||
+        !tn__spread_numbers("fold", "size", 2, size, 1, args.in)) {
         return tn_inert();
-    }
-    if (size.ndim != 1 && size.ndim != 2) {
-        tn__raise(TN_EVALUE, "fold", "size has %d numbers (1 or 2 are needed)", size.ndim);
-        return tn_inert();
-    }
-    for (int i = 0; i < size.ndim; i++) {
-        if (size.size[i] < 1 || size.size[i] > INT32_MAX) {
-            tn__raise(TN_EVALUE, "fold", "size is %lld (it must be at least 1)",
-                      (long long)size.size[i]);
-            return tn_inert();
-        }
     }
     bool single = tn_ndim(x) == 2;
     x = single ? tn_unsqueeze(x, 0) : x;
-    tn__pool_args args = {.spatial = 2, .in = {1, size.size[0], size.size[size.ndim - 1]}};
-    tn_pool_options window =
-        TN_WITH(tn_pool, .stride = o.stride, .padding = o.padding, .dilation = o.dilation);
     if (!tn__pool_window("fold", &args, kernel, &window)) { return tn_inert(); }
     tn_tensor *y = tn_apply1(&tn__op_fold, &args, x);
     return single ? tn_squeeze(y, 0) : y;

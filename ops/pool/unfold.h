@@ -12,10 +12,4 @@ static inline int64_t tn__unfold_kernel(const tn__pool_args *a) {
     return a->kernel[1] * a->kernel[2];
 }
 
-/* (N, C, H, W), from the arguments and x's first size. */
-tn_dims tn__unfold_picture(tn_dims x, const tn__pool_args *a, int64_t channels);
-
-/* of_patches: with unfold's results as inputs, for fold. */
-void tn__unfold_samples(tn_op_samples *s, bool of_patches);
-
 #endif

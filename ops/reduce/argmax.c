@@ -13,9 +13,7 @@ typedef struct argmax_args {
 static bool argmax_shape(tn_op_call *c) {
     const argmax_args *args = c->args;
     const tn_tensor *x = c->in[0];
-    if (x->dtype == TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
-    }
+    if (!tn__needs_number(c)) { return false; }
     int dim = tn__dim_of_any(x, args->dim, c->op->name);
     if (dim < 0) { return false; }
     if (x->dims.ndim == 0) { return tn_op_out(c, x->dims, TN_I64); }
@@ -52,14 +50,13 @@ static tn_status argmax_forward(const tn_op_call *c) {
 static tn_status argmin_forward(const tn_op_call *c) {
     tn_tensor *x = c->in[0];
     if (tn_count(x) == 0) { return TN_OK; }
-    tn_desc turned = tn__scratch(c->ctx, x->dims, x->dtype);
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc turned = tn__scratch(&scratch, x->dims, x->dtype);
     if (!turned.data) { return TN_ENOMEM; }
     bool real = tn_dtype_is_float(x->dtype);
     tn_status status = c->kernels->unary(c->ctx, real ? TN_NEG : TN_RSUB_K, &turned, c->x[0],
                                          x->dtype == TN_U8 ? 255.0 : -1.0, 0.0);
-    status = status == TN_OK ? argmax_along(c, &turned) : status;
-    tn__scratch_free(c->ctx, &turned);
-    return status;
+    return status == TN_OK ? argmax_along(c, &turned) : status;
 }
 
 #define TN_ARGUMENT(op_)                                                                     \

@@ -7,6 +7,7 @@
  * derivatives of any order. Computed in f64, as are both factors of dx: one may be beyond x's range
  * where their product is not.
  */
+#include "backends/scratch.h"
 #include "ops/reduce/cumulative.h"
 #include "ops/reduce/reduce.h"
 
@@ -20,7 +21,7 @@ bool tn__cumulative_shape(tn_op_call *c) {
 
 tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines) {
     const tn__cumulative_args *args = c->args;
-    int dim = c->x[0]->ndim > 0 ? tn__dim_from_start(args->dim, c->x[0]->ndim) : 0;
+    int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
     tn__cumulative job = {.x = tn__lines_along(c->x[0], dim),
                           .y = tn__lines_along(c->y[0], dim),
                           .reverse = args->reverse,
@@ -88,16 +89,15 @@ static void cumprod_back_piece(const void *user, int64_t first, int64_t end) {
 
 static tn_status cumprod_host_backward(const tn_op_back *b) {
     const tn__cumulative_args *args = b->args;
-    int dim = b->x[0]->ndim > 0 ? tn__dim_from_start(args->dim, b->x[0]->ndim) : 0;
+    int dim = tn__dim_from_start(args->dim, b->x[0]->ndim);
     product_back job = {.x = tn__lines_along(b->x[0], dim),
                         .dy = tn__lines_along(b->dy[0], dim),
                         .dx = tn__lines_along(b->dx[0], dim),
                         .reverse = args->reverse};
-    size_t bytes = (size_t)(job.x.count * job.x.length + 1) * sizeof(double); /* never 0 */
-    job.before = b->ctx->workspace(b->ctx, bytes);
-    if (!job.before) { return TN_ENOMEM; }
+    TN__SCRATCH(double, before, b->ctx, job.x.count *job.x.length);
+    if (!before) { return TN_ENOMEM; }
+    job.before = before;
     tn__host_pieces(job.x.count, 4 * job.x.length, cumprod_back_piece, &job);
-    b->ctx->workspace_free(b->ctx, job.before, bytes);
     return TN_OK;
 }
 

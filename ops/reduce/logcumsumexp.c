@@ -10,19 +10,15 @@
 
 #include <math.h>
 
-typedef struct logcumsumexp_args {
-    int dim;
-} logcumsumexp_args;
-
 static bool logcumsumexp_shape(tn_op_call *c) {
-    const logcumsumexp_args *args = c->args;
+    const tn__dim_args *args = c->args;
     return tn_op_float(c, 0) && tn__dim_of_any(c->in[0], args->dim, c->op->name) >= 0 &&
            tn_op_out_like(c, 0);
 }
 
 /* Each line against itself, i down and j across; j > i is masked. */
 static tn_tensor *logcumsumexp_compose(tn_op_call *c) {
-    int dim = ((const logcumsumexp_args *)c->args)->dim;
+    int dim = ((const tn__dim_args *)c->args)->dim;
     tn_tensor *x = tn_reshape(c->in[0], tn_ndim(c->in[0]) ? tn_shape(c->in[0]) : TN_DIMS(1));
     int64_t n = tn_size(x, dim);
     tn_tensor *i = tn__arange(tn_device_of(x), 0, (double)n, 1, TN_I64);
@@ -88,18 +84,18 @@ static tn_status run_lines(const tn_desc *x, const tn_desc *y, const tn_desc *dy
 }
 
 static tn_status logcumsumexp_host(const tn_op_call *c) {
-    return run_lines(c->x[0], c->y[0], NULL, ((const logcumsumexp_args *)c->args)->dim);
+    return run_lines(c->x[0], c->y[0], NULL, ((const tn__dim_args *)c->args)->dim);
 }
 
 static tn_status logcumsumexp_host_backward(const tn_op_back *b) {
-    return run_lines(b->x[0], b->dx[0], b->dy[0], ((const logcumsumexp_args *)b->args)->dim);
+    return run_lines(b->x[0], b->dx[0], b->dy[0], ((const tn__dim_args *)b->args)->dim);
 }
 
 const tn_op tn__op_logcumsumexp = {
     .name = "logcumsumexp",
     .inputs = {"x"},
-    .args_size = sizeof(logcumsumexp_args),
-    .fields = {TN_FIELD(logcumsumexp_args, dim)},
+    .args_size = sizeof(tn__dim_args),
+    .fields = {TN_FIELD(tn__dim_args, dim)},
     .saves = TN_SAVES_INPUTS,
     .shape = logcumsumexp_shape,
     .host = {logcumsumexp_host, logcumsumexp_host_backward},
@@ -113,5 +109,5 @@ const tn_op tn__op_logcumsumexp = {
 };
 
 tn_tensor *tn_logcumsumexp(tn_tensor *x, int dim) {
-    return tn_apply1(&tn__op_logcumsumexp, &(logcumsumexp_args){dim}, x);
+    return tn_apply1(&tn__op_logcumsumexp, &(tn__dim_args){dim}, x);
 }

@@ -11,10 +11,6 @@
 #include <float.h>
 #include <math.h>
 
-static bool logsumexp_shape(tn_op_call *c) {
-    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
-}
-
 /* An infinite m is replaced by the largest finite number (inf - inf would be NaN); exp and log then
  * restore the infinity. */
 static double finite_max(tn_dtype wide) {
@@ -42,15 +38,11 @@ static tn_status logsumexp_forward(const tn_op_call *c) {
     const tn__reduce_args *args = c->args;
     tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim));
     if (tn_count(c->in[0]) == 0) { return c->kernels->fill(c->ctx, c->y[0], -INFINITY); }
-    tn_dtype dtype = c->x[0]->dtype == TN_F64 ? TN_F64 : TN_F32;
-    tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype);
-    tn_desc m = tn__scratch(c->ctx, kept, dtype), sum = tn__scratch(c->ctx, kept, dtype);
-    tn_status status =
-        wide.data && m.data && sum.data ? logsumexp_steps(c, &wide, &m, &sum, &y) : TN_ENOMEM;
-    tn__scratch_free(c->ctx, &sum);
-    tn__scratch_free(c->ctx, &m);
-    tn__scratch_free(c->ctx, &wide);
-    return status;
+    tn_dtype dtype = tn__wide_dtype(c->x[0]->dtype);
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(&scratch, x, dtype);
+    tn_desc m = tn__scratch(&scratch, kept, dtype), sum = tn__scratch(&scratch, kept, dtype);
+    return wide.data && m.data && sum.data ? logsumexp_steps(c, &wide, &m, &sum, &y) : TN_ENOMEM;
 }
 
 /* The softmax does not depend on m, so a second derivative need not go through it. */
@@ -68,22 +60,14 @@ static void logsumexp_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_mul(e, tn__spread(g, scale)));
 }
 
-const tn_op tn__op_logsumexp = {
-    .name = "logsumexp",
-    .inputs = {"x"},
-    .args_size = sizeof(tn__reduce_args),
-    .fields = {TN__REDUCE_FIELDS},
-    .saves = TN_SAVES_INPUT(0),
-    .shape = logsumexp_shape,
-    .forward = logsumexp_forward,
-    .backward = logsumexp_backward,
-    .flags = TN_OP_WIDE,
-    /* Rows that would overflow or underflow, or are dominated by one element. */
-    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING
-    "[4, 3]=(1000, 999, 998.5, -1000, -1001, -999.5, 0, 60, -60, 2, 2, 2) dim=[-1], keepdim=True",
-};
+/* Rows that would overflow or underflow, or are dominated by one element. */
+TN_REDUCTION(logsumexp, tn__reduce_float,
+             TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING
+             "[4, 3]=(1000, 999, 998.5, -1000, -1001, -999.5, 0, 60, -60, 2, 2, 2) dim=[-1], "
+             "keepdim=True",
+             .saves = TN_SAVES_INPUT(0), .forward = logsumexp_forward,
+             .backward = logsumexp_backward, .flags = TN_OP_WIDE)
 
 tn_tensor *tn_logsumexp(tn_tensor *x, tn_dims dims, bool keepdim) {
-    tn__reduce_args args = {dims, keepdim};
-    return tn_apply1(&tn__op_logsumexp, &args, x);
+    return tn_apply1(&tn__op_logsumexp, &(tn__reduce_args){dims, keepdim}, x);
 }

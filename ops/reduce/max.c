@@ -7,10 +7,7 @@
 #include "ops/reduce/reduce.h"
 
 static bool extreme_shape(tn_op_call *c) {
-    if (c->in[0]->dtype == TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
-    }
-    return tn__reduce_nonempty(c) && tn__reduce_out(c, c->in[0]->dtype);
+    return tn__needs_number(c) && tn__reduce_nonempty(c) && tn__reduce_out(c, c->in[0]->dtype);
 }
 
 static void extreme_backward(tn_op_grad *g) {
@@ -22,25 +19,17 @@ static void extreme_backward(tn_op_grad *g) {
 }
 
 /* Samples are distinct values, and rows in which two elements share the gradient. */
-#define TN_EXTREME(op_, kernel_)                                                                  \
-    static tn_status op_##_forward(const tn_op_call *c) {                                         \
-        return tn_count(c->in[0]) ? tn__reduce(c, kernel_) : TN_OK;                               \
-    }                                                                                             \
-    const tn_op tn__op_##op_ = {                                                                  \
-        .name = #op_,                                                                             \
-        .inputs = {"x"},                                                                          \
-        .args_size = sizeof(tn__reduce_args),                                                     \
-        .fields = {TN__REDUCE_FIELDS},                                                            \
-        .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0),                                          \
-        .shape = extreme_shape,                                                                   \
-        .forward = op_##_forward,                                                                 \
-        .backward = extreme_backward,                                                             \
-        .flags = TN_OP_WIDE,                                                                      \
-        .samples = TN__REDUCE_SAMPLES("-3:3") "{once} [4, 2]=(2, -3, 2, -3, 1, 1, 1, 1) dim=[1]", \
-    };                                                                                            \
-    tn_tensor *tn_##op_(tn_tensor *x, tn_dims dims, bool keepdim) {                               \
-        tn__reduce_args args = {dims, keepdim};                                                   \
-        return tn_apply1(&tn__op_##op_, &args, x);                                                \
+#define TN_EXTREME(op_, kernel_)                                                                \
+    static tn_status op_##_forward(const tn_op_call *c) {                                       \
+        return tn_count(c->in[0]) ? tn__reduce(c, kernel_) : TN_OK;                             \
+    }                                                                                           \
+    TN_REDUCTION(op_, extreme_shape,                                                            \
+                 TN__REDUCE_SAMPLES("-3:3") "{once} [4, 2]=(2, -3, 2, -3, 1, 1, 1, 1) dim=[1]", \
+                 .saves = TN_SAVES_INPUT(0) | TN_SAVES_OUTPUT(0), .forward = op_##_forward,     \
+                 .backward = extreme_backward, .flags = TN_OP_WIDE)                             \
+    tn_tensor *tn_##op_(tn_tensor *x, tn_dims dims, bool keepdim) {                             \
+        tn__reduce_args args = {dims, keepdim};                                                 \
+        return tn_apply1(&tn__op_##op_, &args, x);                                              \
     }
 
 TN_EXTREME(max, TN_MAX)

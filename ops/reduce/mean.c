@@ -7,10 +7,6 @@
  */
 #include "ops/reduce/reduce.h"
 
-static bool mean_shape(tn_op_call *c) {
-    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
-}
-
 static tn_status mean_forward(const tn_op_call *c) {
     return tn__reduce(c, TN_MEAN);
 }
@@ -23,20 +19,12 @@ static void mean_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__spread(g, tn_mul_scalar(g->dout[0], k)));
 }
 
-const tn_op tn__op_mean = {
-    .name = "mean",
-    .inputs = {"x"},
-    .args_size = sizeof(tn__reduce_args),
-    .fields = {TN__REDUCE_FIELDS},
-    .shape = mean_shape,
-    .forward = mean_forward,
-    .backward = mean_backward,
-    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING,
-};
+TN_REDUCTION(mean, tn__reduce_float, TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING,
+             .forward = mean_forward, .backward = mean_backward)
 
 tn_tensor *tn_mean(tn_tensor *x, tn_dims dims, bool keepdim) {
-    tn__reduce_args args = {dims, keepdim};
-    return tn_apply1(&tn__op_mean, &args, tn__counted(x, TN_F32, "mean"));
+    return tn_apply1(&tn__op_mean, &(tn__reduce_args){dims, keepdim},
+                     tn__counted(x, TN_F32, "mean"));
 }
 
 tn_tensor *tn_mean_all(tn_tensor *x) {

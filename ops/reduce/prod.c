@@ -36,19 +36,11 @@ static tn_tensor *prod_compose(tn_op_call *c) {
     return tn_reshape(y, tn__reduce_left(x->dims, mask, args->keepdim));
 }
 
-const tn_op tn__op_prod = {
-    .name = "prod",
-    .inputs = {"x"},
-    .args_size = sizeof(tn__reduce_args),
-    .fields = {TN__REDUCE_FIELDS},
-    .shape = prod_shape,
-    .compose = prod_compose,
-    .flags = TN_OP_WIDE,
-    .samples = TN__REDUCE_SAMPLES("0.8:1.2") TN__REDUCE_NOTHING
-    "{once} [4, 4]=(2, 0, 3, -1, 0, 2, 0, 1.5, 0, 2, 3, 4, 1, 2, 2, -1) dim=[1]",
-};
+TN_REDUCTION(prod, prod_shape,
+             TN__REDUCE_SAMPLES("0.8:1.2") TN__REDUCE_NOTHING
+             "{once} [4, 4]=(2, 0, 3, -1, 0, 2, 0, 1.5, 0, 2, 3, 4, 1, 2, 2, -1) dim=[1]",
+             .compose = prod_compose, .flags = TN_OP_WIDE)
 
 tn_tensor *tn_prod(tn_tensor *x, tn_dims dims, bool keepdim) {
-    tn__reduce_args args = {dims, keepdim};
-    return tn_apply1(&tn__op_prod, &args, x);
+    return tn_apply1(&tn__op_prod, &(tn__reduce_args){dims, keepdim}, x);
 }

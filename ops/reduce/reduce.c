@@ -1,4 +1,4 @@
-/* Dimensions and scratch memory of reductions: see reduce.h. */
+/* Dimensions of reductions: see reduce.h. */
 #include "ops/reduce/reduce.h"
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
@@ -67,6 +67,10 @@ bool tn__reduce_out(tn_op_call *c, tn_dtype dtype) {
     return tn_op_out(c, tn__reduce_left(x, mask, args->keepdim), dtype);
 }
 
+bool tn__reduce_float(tn_op_call *c) {
+    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
+}
+
 bool tn__reduce_nonempty(const tn_op_call *c) {
     const tn__reduce_args *args = c->args;
     tn_dims x = c->in[0]->dims;
@@ -95,24 +99,6 @@ tn_status tn__reduce(const tn_op_call *c, tn_reduction f) {
     tn_dims x = c->in[0]->dims;
     tn_desc y = tn__reduce_desc(c, tn__reduce_kept(x, tn__reduce_mask(args->dims, x.ndim)));
     return c->kernels->reduce(c->ctx, f, &y, c->x[0]);
-}
-
-tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype) {
-    tn_desc desc = {.dtype = dtype, .ndim = dims.ndim};
-    for (int i = 0; i < dims.ndim; i++) {
-        desc.size[i] = dims.size[i];
-    }
-    tn__contiguous_strides(dims, desc.stride);
-    desc.data = ctx->workspace(ctx, (size_t)tn_dims_count(dims) * tn_dtype_size(dtype));
-    return desc;
-}
-
-void tn__scratch_free(tn_context *ctx, const tn_desc *scratch) {
-    if (scratch->data) {
-        tn_dims dims = tn_dims_from(scratch->ndim, scratch->size);
-        ctx->workspace_free(ctx, scratch->data,
-                            (size_t)tn_dims_count(dims) * tn_dtype_size(scratch->dtype));
-    }
 }
 
 tn_tensor *tn__counted(tn_tensor *x, tn_dtype dtype, const char *operation) {

@@ -7,7 +7,7 @@
 #ifndef TERN_OPS_REDUCE_H
 #define TERN_OPS_REDUCE_H
 
-#include "ops/op.h"
+#include "ops/dims.h"
 
 typedef struct tn__reduce_args {
     /* as the caller gave them: negative counts from the end, none means all */
@@ -20,6 +20,9 @@ bool tn__reduce_checked(const tn_op_call *c, tn_dims dims);
 
 /* Checks the dimensions and makes the output. args begin with tn__reduce_args. */
 bool tn__reduce_out(tn_op_call *c, tn_dtype dtype);
+
+/* The same for floats, with an output of their dtype. */
+bool tn__reduce_float(tn_op_call *c);
 
 /* False after raising TN_ESHAPE if elements of the output would come from no element: that has no
  * largest. */
@@ -46,10 +49,6 @@ tn_tensor *tn__spread(const tn_op_grad *g, tn_tensor *t);
 /* sqrt(x) for x >= 0, whose gradient is 0 where x is 0: deviations and lengths. */
 tn_tensor *tn__sqrt_or_zero(tn_tensor *x);
 
-/* Scratch memory for a contiguous operand; data is NULL if there is none left. */
-tn_desc tn__scratch(tn_context *ctx, tn_dims dims, tn_dtype dtype);
-void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
-
 /* Samples of many choices of dims, and without elements to reduce. Values are distinct and in
  * `range`, which is text: no ties. */
 #define TN__REDUCE_SAMPLES(range)                                                      \
@@ -62,5 +61,15 @@ void tn__scratch_free(tn_context *ctx, const tn_desc *scratch);
 /* The fields of tn__reduce_args. */
 #define TN__REDUCE_FIELDS \
     TN_FIELD_AS("dim", tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)
+
+/* A reduction as a row: its shape rule, its samples, and what else its descriptor has. */
+#define TN_REDUCTION(op_, shape_, samples_, ...)                      \
+    const tn_op tn__op_##op_ = {.name = #op_,                         \
+                                .inputs = {"x"},                      \
+                                .args_size = sizeof(tn__reduce_args), \
+                                .fields = {TN__REDUCE_FIELDS},        \
+                                .shape = shape_,                      \
+                                .samples = samples_,                  \
+                                __VA_ARGS__};
 
 #endif

@@ -11,10 +11,6 @@ typedef struct std_args {
     int correction;
 } std_args;
 
-static bool std_shape(tn_op_call *c) {
-    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
-}
-
 static tn_tensor *std_compose(tn_op_call *c) {
     const std_args *args = c->args;
     return tn__sqrt_or_zero(
@@ -27,7 +23,7 @@ const tn_op tn__op_std = {
     .args_size = sizeof(std_args),
     .fields = {TN_FIELD_AS("dim", std_args, over.dims),
                TN_FIELD_AS("keepdim", std_args, over.keepdim), TN_FIELD(std_args, correction)},
-    .shape = std_shape,
+    .shape = tn__reduce_float,
     .compose = std_compose,
     .flags = TN_OP_WIDE,
     /* The last has equal elements, so its deviation is 0. */

@@ -9,9 +9,7 @@
 
 static bool sum_shape(tn_op_call *c) {
     tn_dtype dtype = c->in[0]->dtype;
-    if (dtype == TN_BOOL) {
-        return tn_op_fail(c, TN_EDTYPE, "x is bool (a number is needed; cast it)");
-    }
+    if (!tn__needs_number(c)) { return false; }
     return tn__reduce_out(c, tn_dtype_is_float(dtype) ? dtype : TN_I64);
 }
 
@@ -23,20 +21,11 @@ static void sum_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn__spread(g, g->dout[0]));
 }
 
-const tn_op tn__op_sum = {
-    .name = "sum",
-    .inputs = {"x"},
-    .args_size = sizeof(tn__reduce_args),
-    .fields = {TN__REDUCE_FIELDS},
-    .shape = sum_shape,
-    .forward = sum_forward,
-    .backward = sum_backward,
-    .samples = TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING,
-};
+TN_REDUCTION(sum, sum_shape, TN__REDUCE_SAMPLES("-3:3") TN__REDUCE_NOTHING, .forward = sum_forward,
+             .backward = sum_backward)
 
 tn_tensor *tn_sum(tn_tensor *x, tn_dims dims, bool keepdim) {
-    tn__reduce_args args = {dims, keepdim};
-    return tn_apply1(&tn__op_sum, &args, tn__counted(x, TN_I64, "sum"));
+    return tn_apply1(&tn__op_sum, &(tn__reduce_args){dims, keepdim}, tn__counted(x, TN_I64, "sum"));
 }
 
 tn_tensor *tn_sum_all(tn_tensor *x) {

@@ -5,12 +5,8 @@
  */
 #include "ops/reduce/reduce.h"
 
-typedef struct sum_to_args {
-    tn_dims dims;
-} sum_to_args;
-
 static bool sum_to_shape(tn_op_call *c) {
-    tn_dims dims = ((const sum_to_args *)c->args)->dims, all;
+    tn_dims dims = ((const tn__dims_args *)c->args)->dims, all;
     const tn_tensor *x = c->in[0];
     if (!tn__needs_float(c)) { return false; }
     if (dims.ndim < 0 || !tn_dims_broadcast(x->dims, dims, &all) || !tn_dims_equal(all, x->dims)) {
@@ -22,7 +18,7 @@ static bool sum_to_shape(tn_op_call *c) {
 }
 
 static tn_status sum_to_forward(const tn_op_call *c) {
-    tn_dims dims = ((const sum_to_args *)c->args)->dims, kept = c->in[0]->dims;
+    tn_dims dims = ((const tn__dims_args *)c->args)->dims, kept = c->in[0]->dims;
     int new = kept.ndim - dims.ndim;
     for (int i = 0; i < kept.ndim; i++) {
         kept.size[i] = i < new ? 1 : dims.size[i - new];
@@ -38,8 +34,8 @@ static void sum_to_backward(tn_op_grad *g) {
 const tn_op tn__op_sum_to = {
     .name = "sum_to",
     .inputs = {"x"},
-    .args_size = sizeof(sum_to_args),
-    .fields = {TN_FIELD_AS("size", sum_to_args, dims)},
+    .args_size = sizeof(tn__dims_args),
+    .fields = {TN_FIELD_AS("size", tn__dims_args, dims)},
     .shape = sum_to_shape,
     .forward = sum_to_forward,
     .backward = sum_to_backward,
@@ -49,6 +45,5 @@ const tn_op tn__op_sum_to = {
 
 tn_tensor *tn_sum_to(tn_tensor *x, tn_dims dims) {
     if (tn__usable(x, "sum_to") && tn_dims_equal(x->dims, dims)) { return x; }
-    sum_to_args args = {dims};
-    return tn_apply1(&tn__op_sum_to, &args, x);
+    return tn_apply1(&tn__op_sum_to, &(tn__dims_args){dims}, x);
 }

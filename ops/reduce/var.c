@@ -22,10 +22,6 @@ static int64_t var_count(const var_args *args, tn_dims x) {
     return tn__reduce_count(x, tn__reduce_mask(args->over.dims, x.ndim));
 }
 
-static bool var_shape(tn_op_call *c) {
-    return tn__needs_float(c) && tn__reduce_out(c, c->in[0]->dtype);
-}
-
 /* wide: x - first in f32 or f64, then minus its mean; small: the first elements, the mean, then the
  * result before it is rounded to y's dtype. */
 static tn_status var_steps(const tn_op_call *c, const tn_desc *wide, const tn_desc *small,
@@ -51,13 +47,11 @@ static tn_status var_forward(const tn_op_call *c) {
     const var_args *args = c->args;
     tn_dims x = c->in[0]->dims, kept = tn__reduce_kept(x, tn__reduce_mask(args->over.dims, x.ndim));
     if (tn_count(c->in[0]) == 0) { return c->kernels->fill(c->ctx, c->y[0], NAN); }
-    tn_dtype dtype = c->x[0]->dtype == TN_F64 ? TN_F64 : TN_F32;
-    tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(c->ctx, x, dtype),
-            small = tn__scratch(c->ctx, kept, dtype);
-    tn_status status = wide.data && small.data ? var_steps(c, &wide, &small, &y) : TN_ENOMEM;
-    tn__scratch_free(c->ctx, &small);
-    tn__scratch_free(c->ctx, &wide);
-    return status;
+    tn_dtype dtype = tn__wide_dtype(c->x[0]->dtype);
+    TN__SCRATCH_POOL(scratch, c);
+    tn_desc y = tn__reduce_desc(c, kept), wide = tn__scratch(&scratch, x, dtype),
+            small = tn__scratch(&scratch, kept, dtype);
+    return wide.data && small.data ? var_steps(c, &wide, &small, &y) : TN_ENOMEM;
 }
 
 /* In f32 for bf16 and f16: a rounded mean's error may be as large as x - m. */
@@ -78,7 +72,7 @@ const tn_op tn__op_var = {
     .fields = {TN_FIELD_AS("dim", var_args, over.dims),
                TN_FIELD_AS("keepdim", var_args, over.keepdim), TN_FIELD(var_args, correction)},
     .saves = TN_SAVES_INPUT(0),
-    .shape = var_shape,
+    .shape = tn__reduce_float,
     .forward = var_forward,
     .backward = var_backward,
     .flags = TN_OP_WIDE,

@@ -9,18 +9,6 @@
  */
 #include "ops/rnn/recurrent.h"
 
-static bool gru_shape(tn_op_call *c) {
-    return tn__rnn_shape(c, TN_CELL_GRU);
-}
-
-static tn_status gru_forward(const tn_op_call *c) {
-    return tn__rnn_forward(c, TN_CELL_GRU);
-}
-
-static tn_status gru_back(const tn_op_back *b) {
-    return tn__rnn_backward(b, TN_CELL_GRU);
-}
-
 static tn__rnn_state gru_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) {
     tn_tensor *r = tn_sigmoid(tn_add(tn__rnn_gate(p, 0, 3), tn__rnn_gate(a, 0, 3))),
               *z = tn_sigmoid(tn_add(tn__rnn_gate(p, 1, 3), tn__rnn_gate(a, 1, 3))),
@@ -30,11 +18,7 @@ static tn__rnn_state gru_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) 
 }
 
 static tn_tensor *gru_compose(tn_op_call *c) {
-    return tn__rnn_compose(c, gru_step, false);
-}
-
-static void gru_samples(tn_op_samples *s) {
-    tn__rnn_samples(s, TN_CELL_GRU);
+    return tn__rnn_compose(c, gru_step);
 }
 
 const tn_op tn__op_gru = {
@@ -45,16 +29,25 @@ const tn_op tn__op_gru = {
     .inputs = {TN__RNN_NAMES},
     .optional = TN__RNN_OPTIONAL,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
-    .shape = gru_shape,
-    .forward = gru_forward,
-    .host = {gru_forward, gru_back},
+    .shape = tn__rnn_shape,
+    .forward = tn__rnn_forward,
+    .host = {tn__rnn_forward, tn__rnn_backward},
     .compose = gru_compose,
-    .backward_kernel = gru_back,
+    .backward_kernel = tn__rnn_backward,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
     .adds = TN__RNN_WEIGHTS,
     .flags = TN_OP_WIDE,
-    .add_samples = gru_samples,
+    /* As in rnn.c. */
+    .samples = "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] [6, 3] "
+               "[6, 2] [6] [6] - [2, 2]; [3, 2, 2] [6, 2] [6, 2] [6] [6] [2] [2, 2] reverse=True; "
+               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:5, -1:1} [4, 3, 2] [6, 2] "
+               "[6, 2] - - [3] -; [2, 2, 2] [9, 2] [9, 3] [9] - - - reverse=True; "
+               "[1, 1, 1] [3, 1] [3, 1] - [3] - [1, 1]; "
+               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 0, 2] [6, 2] "
+               "[6, 2] [6] [6] [0] [0, 2]; "
+               "[3, 14, 5] [99, 5] [99, 33] [99] [99] [14] [14, 33] reverse=True",
+    .sample_args = &(const tn__rnn_args){.cell = TN_CELL_GRU},
     .work = tn__rnn_work,
 };
 
@@ -62,7 +55,7 @@ tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *l
                      bool reverse, tn_tensor **hn) {
     tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0};
     tn_tensor *results[TN_OP_OUTPUTS];
-    tn__rnn_apply(&tn__op_gru, &(tn__rnn_args){.reverse = reverse}, in, TN__RNN_H0 + 1, results);
+    tn__rnn_apply(&tn__op_gru, &(tn__rnn_args){TN_CELL_GRU, reverse}, in, TN__RNN_H0 + 1, results);
     if (hn) { *hn = results[1]; }
     return results[0];
 }

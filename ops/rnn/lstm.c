@@ -9,18 +9,6 @@
  */
 #include "ops/rnn/recurrent.h"
 
-static bool lstm_shape(tn_op_call *c) {
-    return tn__rnn_shape(c, TN_CELL_LSTM);
-}
-
-static tn_status lstm_forward(const tn_op_call *c) {
-    return tn__rnn_forward(c, TN_CELL_LSTM);
-}
-
-static tn_status lstm_back(const tn_op_back *b) {
-    return tn__rnn_backward(b, TN_CELL_LSTM);
-}
-
 static tn__rnn_state lstm_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) {
     tn_tensor *sum = tn_add(p, a), *i = tn_sigmoid(tn__rnn_gate(sum, 0, 4)),
               *f = tn_sigmoid(tn__rnn_gate(sum, 1, 4)), *g = tn_tanh(tn__rnn_gate(sum, 2, 4)),
@@ -30,11 +18,7 @@ static tn__rnn_state lstm_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before)
 }
 
 static tn_tensor *lstm_compose(tn_op_call *c) {
-    return tn__rnn_compose(c, lstm_step, true);
-}
-
-static void lstm_samples(tn_op_samples *s) {
-    tn__rnn_samples(s, TN_CELL_LSTM);
+    return tn__rnn_compose(c, lstm_step);
 }
 
 const tn_op tn__op_lstm = {
@@ -45,16 +29,26 @@ const tn_op tn__op_lstm = {
     .inputs = {TN__RNN_NAMES, "c0"},
     .optional = TN__RNN_OPTIONAL,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(3) | TN_SAVES_OUTPUT(4) | TN_SAVES_OUTPUT(5),
-    .shape = lstm_shape,
-    .forward = lstm_forward,
-    .host = {lstm_forward, lstm_back},
+    .shape = tn__rnn_shape,
+    .forward = tn__rnn_forward,
+    .host = {tn__rnn_forward, tn__rnn_backward},
     .compose = lstm_compose,
-    .backward_kernel = lstm_back,
+    .backward_kernel = tn__rnn_backward,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
     .adds = TN__RNN_WEIGHTS,
     .flags = TN_OP_WIDE,
-    .add_samples = lstm_samples,
+    /* As in rnn.c. */
+    .samples = "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] [8, 3] "
+               "[8, 2] [8] [8] - [2, 2] [2, 2]; "
+               "[3, 2, 2] [8, 2] [8, 2] [8] [8] [2] [2, 2] [2, 2] reverse=True; "
+               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:5, -1:1} [4, 3, 2] [8, 2] "
+               "[8, 2] - - [3] - -; [2, 2, 2] [12, 2] [12, 3] [12] - - - - reverse=True; "
+               "[1, 1, 1] [4, 1] [4, 1] - [4] - [1, 1] [1, 1]; "
+               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 0, 2] [8, 2] "
+               "[8, 2] [8] [8] [0] [0, 2] [0, 2]; "
+               "[3, 14, 5] [132, 5] [132, 33] [132] [132] [14] [14, 33] [14, 33] reverse=True",
+    .sample_args = &(const tn__rnn_args){.cell = TN_CELL_LSTM},
     .work = tn__rnn_work,
 };
 
@@ -62,7 +56,8 @@ tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_weights
                       tn_tensor *lengths, bool reverse, tn_tensor **hn, tn_tensor **cn) {
     tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0, c0};
     tn_tensor *results[TN_OP_OUTPUTS];
-    tn__rnn_apply(&tn__op_lstm, &(tn__rnn_args){.reverse = reverse}, in, TN__RNN_C0 + 1, results);
+    tn__rnn_apply(&tn__op_lstm, &(tn__rnn_args){TN_CELL_LSTM, reverse}, in, TN__RNN_C0 + 1,
+                  results);
     if (hn) { *hn = results[1]; }
     if (cn) { *cn = results[2]; }
     return results[0];

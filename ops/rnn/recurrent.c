@@ -1,5 +1,4 @@
 /* What rnn, gru and lstm share: see recurrent.h. */
-#include "autograd/operand.h"
 #include "ops/rnn/recurrent.h"
 
 #include "backends/recurrent.h"
@@ -29,7 +28,8 @@ static bool check_dims(tn_op_call *c, int64_t gates) {
                       tn_shape_text(w), (int)gates);
 }
 
-bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
+bool tn__rnn_shape(tn_op_call *c) {
+    tn_cell cell = ((const tn__rnn_args *)c->args)->cell;
     int64_t gates = tn__cell_gates(cell), kept = tn__cell_kept(cell);
     if (!check_dims(c, gates)) { return false; }
     tn_dtype dtype = tn_dtype_of(c->in[TN__RNN_X]), wide = tn__wide_dtype(dtype);
@@ -47,8 +47,7 @@ bool tn__rnn_shape(tn_op_call *c, tn_cell cell) {
     return made;
 }
 
-/* ---- Scratch memory ---------------------------------------------------------------------------
- */
+/* ---- Operands -------------------------------------------------------------------------------- */
 
 static bool is_row_major(const tn_desc *d) {
     int64_t count = 1;
@@ -152,18 +151,16 @@ static tn_status run_forward(const tn_op_call *c, tn_recurrent r, tn__scratch_po
     return status;
 }
 
-tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell) {
+tn_status tn__rnn_forward(const tn_op_call *c) {
+    const tn__rnn_args *args = c->args;
     if (!takes_dtype(c->x[TN__RNN_X], c->ctx)) { return TN_EUNSUPPORTED; }
-    tn__scratch_pool p;
-    tn__scratch_begin(&p, c->kernels, c->ctx);
-    tn_recurrent r = {.cell = cell,
-                      .reverse = ((const tn__rnn_args *)c->args)->reverse,
+    TN__SCRATCH_POOL(p, c);
+    tn_recurrent r = {.cell = args->cell,
+                      .reverse = args->reverse,
                       .lengths = c->x[TN__RNN_LENGTHS],
                       .w = c->x[TN__RNN_W_HH],
                       .b = c->x[TN__RNN_B_HH]};
-    tn_status status = run_forward(c, r, &p);
-    tn__scratch_end(&p);
-    return status;
+    return run_forward(c, r, &p);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
@@ -237,26 +234,24 @@ static tn_status run_widened(const tn_op_back *b, tn_recurrent r, tn__scratch_po
     return status;
 }
 
-tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell) {
+tn_status tn__rnn_backward(const tn_op_back *b) {
+    const tn__rnn_args *args = b->args;
     const tn_desc *dh0 = b->dx[TN__RNN_H0], *dc0 = b->dx[TN__RNN_C0];
     if (!takes_dtype(b->x[TN__RNN_X], b->ctx) || (dh0 && !is_row_major(dh0)) ||
         (dc0 && !is_row_major(dc0))) {
         return TN_EUNSUPPORTED;
     }
-    int kept = result_count(cell);
-    tn__scratch_pool p;
-    tn__scratch_begin(&p, b->kernels, b->ctx);
-    tn_recurrent r = {.cell = cell,
-                      .reverse = ((const tn__rnn_args *)b->args)->reverse,
+    int kept = result_count(args->cell);
+    TN__SCRATCH_POOL(p, b);
+    tn_recurrent r = {.cell = args->cell,
+                      .reverse = args->reverse,
                       .lengths = b->x[TN__RNN_LENGTHS],
                       .w = b->x[TN__RNN_W_HH],
                       .b = b->x[TN__RNN_B_HH],
                       .gates = b->y[kept],
                       .h_before = b->y[kept + 1],
-                      .c_before = cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
-    tn_status status = is_narrow(b->x[TN__RNN_X]) ? run_widened(b, r, &p) : run_backward(b, r, &p);
-    tn__scratch_end(&p);
-    return status;
+                      .c_before = args->cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
+    return is_narrow(b->x[TN__RNN_X]) ? run_widened(b, r, &p) : run_backward(b, r, &p);
 }
 
 /* ---- Composition ----------------------------------------------------------------------------- */
@@ -271,22 +266,20 @@ static tn_tensor *living_rows(tn_tensor *lengths, int64_t t) {
     return tn_unsqueeze(tn_gt(lengths, tn__constant(lengths, (double)t)), 1);
 }
 
-tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
+tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step) {
+    const tn__rnn_args *args = c->args;
+    bool has_c = args->cell == TN_CELL_LSTM;
     tn_tensor *x = c->in[TN__RNN_X], *w = c->in[TN__RNN_W_HH], *b = c->in[TN__RNN_B_HH],
               *lengths = c->in[TN__RNN_LENGTHS], *h0 = c->in[TN__RNN_H0],
               *c0 = has_c ? c->in[TN__RNN_C0] : NULL;
-    bool reverse = ((const tn__rnn_args *)c->args)->reverse;
     int64_t times = tn_size(x, 0);
     tn_tensor *zeros = tn__filled(x, TN_DIMS(tn_size(x, 1), tn_size(w, 1)), 0.0),
               *shares = tn_linear_op(x, c->in[TN__RNN_W_IH], c->in[TN__RNN_B_IH]);
     tn__rnn_state s = {h0 ? h0 : zeros, c0 ? c0 : zeros};
-    tn_tensor **y = tn__malloc((size_t)times * sizeof(*y));
-    if (!y) {
-        tn__raise(TN_ENOMEM, c->op->name, "out of memory for %lld times", (long long)times);
-        return tn_inert();
-    }
+    tn_tensor **y = tn__calloc_for((size_t)times, sizeof *y, c->op->name);
+    if (!y) { return tn_inert(); }
     for (int64_t i = 0; i < times; i++) {
-        int64_t t = reverse ? times - 1 - i : i;
+        int64_t t = args->reverse ? times - 1 - i : i;
         tn__rnn_state next = step(tn_select(shares, 0, t), tn_linear_op(s.h, w, b), s);
         y[t] = next.h;
         if (lengths) {
@@ -308,18 +301,12 @@ tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c) {
 
 /* A check in a kernel would have to wait for it, so lengths are checked before. */
 static bool check_lengths(const tn_op *op, tn_tensor *x, tn_tensor *lengths) {
-    TN_SCOPE;
     if (!lengths || tn_dtype_is_float(tn_dtype_of(lengths)) || tn_ndim(x) != 3) {
         return true; /* the shape rule reports the error */
     }
-    int64_t n = tn_count(lengths), times = tn_size(x, 0);
-    int64_t *value = tn__malloc((size_t)(n > 0 ? n : 1) * sizeof(*value));
-    if (!value) {
-        tn__raise(TN_ENOMEM, op->name, "out of memory for %lld lengths", (long long)n);
-        return false;
-    }
-    bool ok = tn_copy_out(tn_cast(lengths, TN_I64), value) == TN_OK;
-    for (int64_t i = 0; i < n && ok; i++) {
+    int64_t *value = tn__read_indices(lengths, op->name), times = tn_size(x, 0);
+    bool ok = value != NULL;
+    for (int64_t i = 0; i < tn_count(lengths) && ok; i++) {
         if (value[i] < 1 || value[i] > times) {
             tn__raise(TN_EVALUE, op->name, "lengths[%lld] is %lld but x is %s (1 to %lld times)",
                       (long long)i, (long long)value[i], tn_shape_text(x), (long long)times);
@@ -340,50 +327,6 @@ tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *c
     }
     tn_apply_many(op, args, in, n, results);
     return results[0];
-}
-
-/* ---- Samples --------------------------------------------------------------------------------- */
-
-typedef struct sample_case {
-    int64_t times, rows, in, units;
-    bool b_ih, b_hh, lengths, state, reverse;
-} sample_case;
-
-static void add_sample(tn_op_samples *s, tn_cell cell, const sample_case *k) {
-    static const tn__rnn_args args[] = {{0}, {.reverse = true}, {.relu = true}, {true, true}};
-    static const char *const texts[] = {"", "reverse=True", "relu=True", "reverse=True, relu=True"};
-    int at = (k->reverse ? 1 : 0) + (cell == TN_CELL_RELU ? 2 : 0);
-    int64_t rows = tn__cell_gates(cell) * k->units;
-    tn_spec absent = {.kind = TN_SPEC_ABSENT}, bias = tn_spec_real(TN_DIMS(rows), -0.5, 0.5),
-            state = tn_spec_real(TN_DIMS(k->rows, k->units), -1.0, 1.0),
-            lengths = tn_spec_index(TN_DIMS(k->rows), k->times + 1);
-    lengths.low = 1.0;
-    tn_sample sample = {.text = texts[at], .args = &args[at]};
-    sample.inputs = cell == TN_CELL_LSTM ? TN__RNN_C0 + 1 : TN__RNN_H0 + 1;
-    sample.in[TN__RNN_X] = tn_spec_real(TN_DIMS(k->times, k->rows, k->in), -1.0, 1.0);
-    sample.in[TN__RNN_W_IH] = tn_spec_real(TN_DIMS(rows, k->in), -0.7, 0.7);
-    sample.in[TN__RNN_W_HH] = tn_spec_real(TN_DIMS(rows, k->units), -0.7, 0.7);
-    sample.in[TN__RNN_B_IH] = k->b_ih ? bias : absent;
-    sample.in[TN__RNN_B_HH] = k->b_hh ? bias : absent;
-    sample.in[TN__RNN_LENGTHS] = k->lengths ? lengths : absent;
-    sample.in[TN__RNN_H0] = sample.in[TN__RNN_C0] = k->state ? state : absent;
-    sample.no_second = cell == TN_CELL_RELU; /* kinks */
-    tn_sample_add(s, &sample);
-}
-
-void tn__rnn_samples(tn_op_samples *s, tn_cell cell) {
-    static const sample_case cases[] = {
-        {3, 2, 3, 2, true, true, false, true, false},
-        {3, 2, 2, 2, true, true, true, true, true},
-        {4, 3, 2, 2, false, false, true, false, false},
-        {2, 2, 2, 3, true, false, false, false, true},
-        {1, 1, 1, 1, false, true, false, true, false},
-        {3, 0, 2, 2, true, true, true, true, false},
-        {3, 14, 5, 33, true, true, true, true, true},
-    };
-    for (size_t i = 0; i < sizeof(cases) / sizeof(*cases); i++) {
-        add_sample(s, cell, &cases[i]);
-    }
 }
 
 /* ---- Work ------------------------------------------------------------------------------------ */

@@ -36,31 +36,28 @@ enum {
      1u << TN__RNN_C0)
 
 typedef struct tn__rnn_args {
+    tn_cell cell;
     bool reverse;
-    bool relu; /* rnn: instead of tanh */
 } tn__rnn_args;
 
 /* Makes the results and, if a gradient may be needed, what kernels save: gates, h_before, c_before.
  * False after raising. */
-bool tn__rnn_shape(tn_op_call *c, tn_cell cell);
+bool tn__rnn_shape(tn_op_call *c);
 
 /* By kernels. TN_EUNSUPPORTED for bf16 and f16. */
-tn_status tn__rnn_forward(const tn_op_call *c, tn_cell cell);
-tn_status tn__rnn_backward(const tn_op_back *b, tn_cell cell);
+tn_status tn__rnn_forward(const tn_op_call *c);
+tn_status tn__rnn_backward(const tn_op_back *b);
 
 /* Composed of operations: one step of a cell, from p and a (B, G H). */
 typedef struct tn__rnn_state {
     tn_tensor *h, *c;
 } tn__rnn_state;
 typedef tn__rnn_state (*tn__rnn_step)(tn_tensor *p, tn_tensor *a, tn__rnn_state before);
-tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step, bool has_c);
+tn_tensor *tn__rnn_compose(tn_op_call *c, tn__rnn_step step);
 
 /* Gate q of n in a (B, n H). */
 tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n);
 
-/* Each combination of biases, lengths and an initial state; both directions; one time, one row, one
- * unit, no rows, and more units and rows than a kernel's tile. */
-void tn__rnn_samples(tn_op_samples *s, tn_cell cell);
 void tn__rnn_work(tn_op_work *w);
 
 /* Checks that lengths are 1 … T, which a kernel cannot. Calls op; results get hn and cn. Returns

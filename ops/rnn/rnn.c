@@ -7,22 +7,6 @@
  */
 #include "ops/rnn/recurrent.h"
 
-static tn_cell rnn_cell_of(const void *args) {
-    return ((const tn__rnn_args *)args)->relu ? TN_CELL_RELU : TN_CELL_TANH;
-}
-
-static bool rnn_shape(tn_op_call *c) {
-    return tn__rnn_shape(c, rnn_cell_of(c->args));
-}
-
-static tn_status rnn_forward(const tn_op_call *c) {
-    return tn__rnn_forward(c, rnn_cell_of(c->args));
-}
-
-static tn_status rnn_back(const tn_op_back *b) {
-    return tn__rnn_backward(b, rnn_cell_of(b->args));
-}
-
 static tn__rnn_state tanh_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before) {
     return (tn__rnn_state){tn_tanh(tn_add(p, a)), NULL};
 }
@@ -32,33 +16,51 @@ static tn__rnn_state relu_step(tn_tensor *p, tn_tensor *a, tn__rnn_state before)
 }
 
 static tn_tensor *rnn_compose(tn_op_call *c) {
-    bool bends = rnn_cell_of(c->args) == TN_CELL_TANH;
-    return tn__rnn_compose(c, bends ? tanh_step : relu_step, false);
+    bool bends = ((const tn__rnn_args *)c->args)->cell == TN_CELL_TANH;
+    return tn__rnn_compose(c, bends ? tanh_step : relu_step);
 }
 
-static void rnn_samples(tn_op_samples *s) {
-    tn__rnn_samples(s, TN_CELL_TANH);
-    tn__rnn_samples(s, TN_CELL_RELU);
-}
+/* Of TN_CELL_TANH and TN_CELL_RELU. */
+static const char *const relu_names[] = {"False", "True", NULL};
 
 const tn_op tn__op_rnn = {
     .name = "rnn",
     .args_size = sizeof(tn__rnn_args),
-    .fields = {TN_FIELD(tn__rnn_args, reverse), TN_FIELD(tn__rnn_args, relu)},
+    .fields = {TN_FIELD(tn__rnn_args, reverse),
+               TN_FIELD_AS("relu", tn__rnn_args, cell, .names = relu_names)},
     .results = 2,
     .inputs = {TN__RNN_NAMES},
     .optional = TN__RNN_OPTIONAL,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
-    .shape = rnn_shape,
-    .forward = rnn_forward,
-    .host = {rnn_forward, rnn_back},
+    .shape = tn__rnn_shape,
+    .forward = tn__rnn_forward,
+    .host = {tn__rnn_forward, tn__rnn_backward},
     .compose = rnn_compose,
-    .backward_kernel = rnn_back,
+    .backward_kernel = tn__rnn_backward,
     .x_rows = {TN_ROWS(1)},
     .widens = TN__RNN_WEIGHTS,
     .adds = TN__RNN_WEIGHTS,
     .flags = TN_OP_WIDE,
-    .add_samples = rnn_samples,
+    /* Each combination of biases, lengths and an initial state; both directions; one time, one row,
+     * one unit, no rows, and more units and rows than a kernel's tile. */
+    .samples = "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] [2, 3] "
+               "[2, 2] [2] [2] - [2, 2]; [3, 2, 2] [2, 2] [2, 2] [2] [2] [2] [2, 2] reverse=True; "
+               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:5, -1:1} [4, 3, 2] [2, 2] "
+               "[2, 2] - - [3] -; [2, 2, 2] [3, 2] [3, 3] [3] - - - reverse=True; "
+               "[1, 1, 1] [1, 1] [1, 1] - [1] - [1, 1]; "
+               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 0, 2] [2, 2] "
+               "[2, 2] [2] [2] [0] [0, 2]; "
+               "[3, 14, 5] [33, 5] [33, 33] [33] [33] [14] [14, 33] reverse=True; "
+               "{once -1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] "
+               "[2, 3] [2, 2] [2] [2] - [2, 2] relu=True; "
+               "[3, 2, 2] [2, 2] [2, 2] [2] [2] [2] [2, 2] reverse=True, relu=True; "
+               "{once -1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:5, -1:1} [4, 3, 2] "
+               "[2, 2] [2, 2] - - [3] - relu=True; "
+               "[2, 2, 2] [3, 2] [3, 3] [3] - - - reverse=True, relu=True; "
+               "[1, 1, 1] [1, 1] [1, 1] - [1] - [1, 1] relu=True; "
+               "{once -1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 0, 2] "
+               "[2, 2] [2, 2] [2] [2] [0] [0, 2] relu=True; "
+               "[3, 14, 5] [33, 5] [33, 33] [33] [33] [14] [14, 33] reverse=True, relu=True",
     .work = tn__rnn_work,
 };
 
@@ -66,7 +68,7 @@ tn_tensor *tn_rnn_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *l
                      bool reverse, bool relu, tn_tensor **hn) {
     tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0};
     tn_tensor *results[TN_OP_OUTPUTS];
-    tn__rnn_args args = {.reverse = reverse, .relu = relu};
+    tn__rnn_args args = {relu ? TN_CELL_RELU : TN_CELL_TANH, reverse};
     tn__rnn_apply(&tn__op_rnn, &args, in, TN__RNN_H0 + 1, results);
     if (hn) { *hn = results[1]; }
     return results[0];

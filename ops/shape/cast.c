@@ -14,10 +14,6 @@ static bool cast_shape(tn_op_call *c) {
     return tn_op_out(c, c->in[0]->dims, ((const cast_args *)c->args)->dtype);
 }
 
-static tn_status cast_forward(const tn_op_call *c) {
-    return c->kernels->copy(c->ctx, c->y[0], c->x[0]);
-}
-
 static void cast_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_cast(g->dout[0], tn_op_input_dtype(g, 0)));
 }
@@ -28,7 +24,7 @@ const tn_op tn__op_cast = {
     .inputs = {"x"},
     .args_size = sizeof(cast_args),
     .shape = cast_shape,
-    .forward = cast_forward,
+    .forward = tn__copy_forward,
     .backward = cast_backward,
     .samples = "*",
     .sample_args = &(const cast_args){TN_F64},
@@ -36,6 +32,5 @@ const tn_op tn__op_cast = {
 
 tn_tensor *tn_cast(tn_tensor *x, tn_dtype dtype) {
     if (tn__usable(x, "cast") && x->dtype == dtype) { return x; }
-    cast_args args = {dtype};
-    return tn_apply1(&tn__op_cast, &args, x);
+    return tn_apply1(&tn__op_cast, &(cast_args){dtype}, x);
 }

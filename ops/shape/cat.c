@@ -6,12 +6,8 @@
  */
 #include "ops/shape/shape.h"
 
-typedef struct cat_args {
-    int dim;
-} cat_args;
-
 static bool cat_shape(tn_op_call *c) {
-    int dim = c->inputs > 0 ? tn__dim(c->in[0], ((const cat_args *)c->args)->dim, c->op->name) : -1;
+    int dim = c->inputs > 0 ? tn__op_dim(c, ((const tn__dim_args *)c->args)->dim) : -1;
     if (dim < 0) {
         return c->inputs > 0 ? false : tn_op_fail(c, TN_ESHAPE, "no tensors are given");
     }
@@ -20,10 +16,7 @@ static bool cat_shape(tn_op_call *c) {
     for (int i = 1; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
         tn_dims same = t->dims;
-        if (t->dtype != first->dtype) {
-            return tn_op_fail(c, TN_EDTYPE, "tensor %d is %s but tensor 0 is %s (cast one of them)",
-                              i, tn_dtype_name(t->dtype), tn_dtype_name(first->dtype));
-        }
+        if (!tn__joins(c, i)) { return false; }
         same.size[dim] = same.ndim == dims.ndim ? first->dims.size[dim] : 0;
         if (!tn_dims_equal(same, first->dims)) {
             return tn_op_fail(c, TN_ESHAPE,
@@ -36,7 +29,7 @@ static bool cat_shape(tn_op_call *c) {
 }
 
 static tn_status cat_forward(const tn_op_call *c) {
-    int dim = tn__known_dim(((const cat_args *)c->args)->dim, c->in[0]->dims);
+    int dim = tn__dim_from_start(((const tn__dim_args *)c->args)->dim, c->in[0]->dims.ndim);
     int64_t start = 0;
     for (int i = 0; i < c->inputs; i++) {
         tn_desc x = tn_desc_of(c->in[i]),
@@ -49,7 +42,7 @@ static tn_status cat_forward(const tn_op_call *c) {
 }
 
 static void cat_backward(tn_op_grad *g) {
-    int dim = tn__known_dim(((const cat_args *)g->args)->dim, tn_op_input_dims(g, 0));
+    int dim = tn__dim_from_start(((const tn__dim_args *)g->args)->dim, tn_op_input_dims(g, 0).ndim);
     int64_t start = 0;
     for (int i = 0; i < g->inputs; i++) {
         int64_t length = tn_op_input_dims(g, i).size[dim];
@@ -60,8 +53,8 @@ static void cat_backward(tn_op_grad *g) {
 
 const tn_op tn__op_cat = {
     .name = "cat",
-    .args_size = sizeof(cat_args),
-    .fields = {TN_FIELD(cat_args, dim)},
+    .args_size = sizeof(tn__dim_args),
+    .fields = {TN_FIELD(tn__dim_args, dim)},
     .shape = cat_shape,
     .forward = cat_forward,
     .backward = cat_backward,
@@ -70,6 +63,5 @@ const tn_op tn__op_cat = {
 };
 
 tn_tensor *tn_cat(tn_tensor *const *t, int n, int dim) {
-    cat_args args = {dim};
-    return tn_apply(&tn__op_cat, &args, t, n);
+    return tn_apply(&tn__op_cat, &(tn__dim_args){dim}, t, n);
 }

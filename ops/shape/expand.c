@@ -5,13 +5,9 @@
  */
 #include "ops/shape/shape.h"
 
-typedef struct expand_args {
-    tn_dims dims;
-} expand_args;
-
 static bool expand_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
-    tn_dims dims = ((const expand_args *)c->args)->dims, all;
+    tn_dims dims = ((const tn__dims_args *)c->args)->dims, all;
     if (dims.ndim < 0 || !tn_dims_broadcast(x->dims, dims, &all) || !tn_dims_equal(all, dims)) {
         return tn_op_fail(
             c, TN_ESHAPE,
@@ -25,22 +21,17 @@ static bool expand_shape(tn_op_call *c) {
     return tn_op_view(c, dims, stride, x->offset);
 }
 
-static void expand_backward(tn_op_grad *g) {
-    tn_op_give(g, 0, g->dout[0]);
-}
-
 const tn_op tn__op_expand = {
     .name = "expand",
     .inputs = {"x"},
-    .args_size = sizeof(expand_args),
-    .fields = {TN_FIELD_AS("size", expand_args, dims)},
+    .args_size = sizeof(tn__dims_args),
+    .fields = {TN_FIELD_AS("size", tn__dims_args, dims)},
     .shape = expand_shape,
-    .backward = expand_backward,
+    .backward = tn__pass_backward,
     .samples = "[3, 1] size=[3, 4]; [4] size=[3, 4]; [] size=[2, 3]; [1, 3, 1] size=[2, 2, 3, 2]; "
                "[3, 4] size=[3, 4]; [1, 3] size=[0, 3]; [] size=[]; [67] size=[35, 67]",
 };
 
 tn_tensor *tn_expand(tn_tensor *t, tn_dims dims) {
-    expand_args args = {dims};
-    return tn_apply1(&tn__op_expand, &args, t);
+    return tn_apply1(&tn__op_expand, &(tn__dims_args){dims}, t);
 }

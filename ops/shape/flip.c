@@ -5,17 +5,13 @@
  */
 #include "ops/reduce/reduce.h"
 
-typedef struct flip_args {
-    tn_dims dims;
-} flip_args;
-
 static bool flip_shape(tn_op_call *c) {
-    return tn__reduce_checked(c, ((const flip_args *)c->args)->dims) && tn_op_out_like(c, 0);
+    return tn__reduce_checked(c, ((const tn__dims_args *)c->args)->dims) && tn_op_out_like(c, 0);
 }
 
 static tn_tensor *flip_compose(tn_op_call *c) {
     tn_tensor *y = tn_identity(c->in[0]);
-    tn_dims dims = ((const flip_args *)c->args)->dims;
+    tn_dims dims = ((const tn__dims_args *)c->args)->dims;
     unsigned mask = dims.ndim ? tn__reduce_mask(dims, tn_ndim(y)) : 0;
     for (int i = 0; i < tn_ndim(y); i++) {
         double n = (double)tn_size(y, i);
@@ -29,8 +25,8 @@ static tn_tensor *flip_compose(tn_op_call *c) {
 const tn_op tn__op_flip = {
     .name = "flip",
     .inputs = {"x"},
-    .args_size = sizeof(flip_args),
-    .fields = {TN_FIELD(flip_args, dims)},
+    .args_size = sizeof(tn__dims_args),
+    .fields = {TN_FIELD(tn__dims_args, dims)},
     .shape = flip_shape,
     .compose = flip_compose,
     .samples = "[7] dims=[0]; [3, 4] dims=[-1]; [2, 3, 4] dims=[0, 2]; [2, 3, 4] dims=[2, 1, 0]; "
@@ -38,5 +34,5 @@ const tn_op tn__op_flip = {
 };
 
 tn_tensor *tn_flip(tn_tensor *x, tn_dims dims) {
-    return tn_apply1(&tn__op_flip, &(flip_args){dims}, x);
+    return tn_apply1(&tn__op_flip, &(tn__dims_args){dims}, x);
 }

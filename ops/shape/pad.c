@@ -82,6 +82,6 @@ const tn_op tn__op_pad = {
 };
 
 tn_tensor *tn_pad(tn_tensor *x, tn_dims pads, tn_pad_mode mode, double value) {
-    tn__pad_args args = {pads, mode, value};
-    return tn_apply1(mode == TN_PAD_CONSTANT ? &tn__op_pad : &tn__op_pad_around, &args, x);
+    return tn_apply1(mode == TN_PAD_CONSTANT ? &tn__op_pad : &tn__op_pad_around,
+                     &(tn__pad_args){pads, mode, value}, x);
 }

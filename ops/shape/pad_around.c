@@ -53,11 +53,8 @@ static int64_t source_of(tn_pad_mode mode, int64_t i, int64_t size, int64_t befo
 
 static tn_tensor *pad_dim(tn_tensor *x, int dim, int64_t before, int64_t behind, tn_pad_mode mode) {
     int64_t size = tn_size(x, dim), padded = size + before + behind;
-    int64_t *source = tn__malloc((size_t)(padded > 0 ? padded : 1) * sizeof *source);
-    if (!source) {
-        tn__raise(TN_ENOMEM, "pad", "no memory for %lld places", (long long)padded);
-        return tn_inert();
-    }
+    int64_t *source = tn__calloc_for((size_t)padded, sizeof *source, "pad");
+    if (!source) { return tn_inert(); }
     for (int64_t i = 0; i < padded; i++) {
         source[i] = source_of(mode, i - before, size, before, behind);
     }

@@ -1,17 +1,13 @@
 /* y = x with its dimensions in another order: a view
  *
- *     x: any shape and dtype       y: dimension i of y is order[i] of x
+ *     x: any shape and dtype       y: dimension i of y is dims[i] of x
  *     dx = dy, permuted back
  */
 #include "ops/shape/shape.h"
 
-typedef struct permute_args {
-    tn_dims order; /* negative counts from the end */
-} permute_args;
-
 static bool permute_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
-    tn_dims order = ((const permute_args *)c->args)->order, dims = {.ndim = x->dims.ndim};
+    tn_dims order = ((const tn__dims_args *)c->args)->dims, dims = {.ndim = x->dims.ndim};
     int64_t stride[TN_MAX_DIMS];
     unsigned seen = 0;
     bool ok = order.ndim == dims.ndim;
@@ -33,7 +29,7 @@ static bool permute_shape(tn_op_call *c) {
 }
 
 static void permute_backward(tn_op_grad *g) {
-    tn_dims order = ((const permute_args *)g->args)->order, back = {.ndim = order.ndim};
+    tn_dims order = ((const tn__dims_args *)g->args)->dims, back = {.ndim = order.ndim};
     for (int i = 0; i < order.ndim; i++) {
         back.size[order.size[i] < 0 ? order.size[i] + order.ndim : order.size[i]] = i;
     }
@@ -43,8 +39,8 @@ static void permute_backward(tn_op_grad *g) {
 const tn_op tn__op_permute = {
     .name = "permute",
     .inputs = {"x"},
-    .args_size = sizeof(permute_args),
-    .fields = {TN_FIELD_AS("dims", permute_args, order)},
+    .args_size = sizeof(tn__dims_args),
+    .fields = {TN_FIELD_AS("dims", tn__dims_args, dims)},
     .shape = permute_shape,
     .backward = permute_backward,
     .samples = "[3, 4] dims=[1, 0]; [2, 3, 4] dims=[2, 0, 1]; [2, 3, 4] dims=[0, -1, 1]; "
@@ -53,8 +49,7 @@ const tn_op tn__op_permute = {
 };
 
 tn_tensor *tn_permute(tn_tensor *t, tn_dims order) {
-    permute_args args = {order};
-    return tn_apply1(&tn__op_permute, &args, t);
+    return tn_apply1(&tn__op_permute, &(tn__dims_args){order}, t);
 }
 
 tn_tensor *tn_transpose(tn_tensor *t, int a, int b) {
@@ -71,8 +66,7 @@ tn_tensor *tn_transpose(tn_tensor *t, int a, int b) {
 tn_tensor *tn_t(tn_tensor *t) {
     if (!tn__usable(t, "t")) { return tn_inert(); }
     if (t->dims.ndim < 2) {
-        tn__raise(TN_ESHAPE, "t", "x is %s but must have 2 dimensions", tn_shape_text(t));
-        return tn_inert();
+        return tn__refused(TN_ESHAPE, "t", "x is %s but must have 2 dimensions", tn_shape_text(t));
     }
     return tn_transpose(t, -2, -1);
 }

@@ -13,7 +13,7 @@ typedef struct place_args {
 static bool place_shape(tn_op_call *c) {
     const place_args *args = c->args;
     tn_dims dims = c->in[0]->dims;
-    int dim = tn__dim(c->in[0], args->dim, c->op->name);
+    int dim = tn__op_dim(c, args->dim);
     if (dim < 0) { return false; }
     int64_t length = dims.size[dim];
     if (args->start < 0 || args->step < 1 ||
@@ -30,7 +30,7 @@ static bool place_shape(tn_op_call *c) {
 static tn_status place_forward(const tn_op_call *c) {
     const place_args *args = c->args;
     tn_dims x = c->in[0]->dims;
-    int dim = tn__known_dim(args->dim, x);
+    int dim = tn__dim_from_start(args->dim, x.ndim);
     tn_status status = c->kernels->fill(c->ctx, c->y[0], 0.0);
     if (status != TN_OK) { return status; }
     tn_desc part = tn__desc_slice(c->y[0], dim, args->start, x.size[dim], args->step);
@@ -40,7 +40,7 @@ static tn_status place_forward(const tn_op_call *c) {
 static void place_backward(tn_op_grad *g) {
     const place_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
-    int dim = tn__known_dim(args->dim, x);
+    int dim = tn__dim_from_start(args->dim, x.ndim);
     tn__slice_args slice = {dim, args->start, x.size[dim], args->step};
     tn_op_give(g, 0, tn_apply1(&tn__op_slice, &slice, g->dout[0]));
 }
@@ -60,6 +60,5 @@ const tn_op tn__op_place = {
 };
 
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
-    place_args args = {dim, start, step, size};
-    return tn_apply1(&tn__op_place, &args, x);
+    return tn_apply1(&tn__op_place, &(place_args){dim, start, step, size}, x);
 }

@@ -6,12 +6,8 @@
  */
 #include "ops/shape/shape.h"
 
-typedef struct repeat_args {
-    tn_dims times;
-} repeat_args;
-
 static bool repeat_shape(tn_op_call *c) {
-    tn_dims times = ((const repeat_args *)c->args)->times, x = c->in[0]->dims, y = times;
+    tn_dims times = ((const tn__dims_args *)c->args)->dims, x = c->in[0]->dims, y = times;
     if (times.ndim < x.ndim || times.ndim > TN_MAX_DIMS) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s but times has %d numbers (%d to %d are needed)",
                           tn_shape_text(c->in[0]), times.ndim, x.ndim, TN_MAX_DIMS);
@@ -28,7 +24,7 @@ static bool repeat_shape(tn_op_call *c) {
 
 /* From the last dimension to the first, so that each copy is a run of memory. */
 static tn_tensor *repeat_compose(tn_op_call *c) {
-    tn_dims times = ((const repeat_args *)c->args)->times, dims = times;
+    tn_dims times = ((const tn__dims_args *)c->args)->dims, dims = times;
     tn_tensor *x = tn_identity(c->in[0]);
     int new = times.ndim - tn_ndim(x);
     for (int i = 0; i < times.ndim; i++) {
@@ -50,8 +46,8 @@ static tn_tensor *repeat_compose(tn_op_call *c) {
 const tn_op tn__op_repeat = {
     .name = "repeat",
     .inputs = {"x"},
-    .args_size = sizeof(repeat_args),
-    .fields = {TN_FIELD_AS("sizes", repeat_args, times)},
+    .args_size = sizeof(tn__dims_args),
+    .fields = {TN_FIELD_AS("sizes", tn__dims_args, dims)},
     .shape = repeat_shape,
     .compose = repeat_compose,
     .samples = "[3] sizes=[4]; [3, 4] sizes=[2, 1]; [3, 4] sizes=[1, 3]; [2, 3] sizes=[2, 3, 2]; "
@@ -60,5 +56,5 @@ const tn_op tn__op_repeat = {
 };
 
 tn_tensor *tn_repeat(tn_tensor *x, tn_dims times) {
-    return tn_apply1(&tn__op_repeat, &(repeat_args){times}, x);
+    return tn_apply1(&tn__op_repeat, &(tn__dims_args){times}, x);
 }

@@ -13,7 +13,7 @@ typedef struct repeat_interleave_args {
 
 static bool repeat_interleave_shape(tn_op_call *c) {
     const repeat_interleave_args *args = c->args;
-    int dim = tn__dim(c->in[0], args->dim, c->op->name);
+    int dim = tn__op_dim(c, args->dim);
     tn_dims y = c->in[0]->dims;
     if (dim < 0) { return false; }
     if (args->times < 0 || __builtin_mul_overflow(y.size[dim], args->times, &y.size[dim])) {
@@ -26,7 +26,7 @@ static bool repeat_interleave_shape(tn_op_call *c) {
 static tn_tensor *repeat_interleave_compose(tn_op_call *c) {
     const repeat_interleave_args *args = c->args;
     tn_dims x = c->in[0]->dims, y = x;
-    int dim = tn__known_dim(args->dim, x);
+    int dim = tn__dim_from_start(args->dim, x.ndim);
     int64_t outer = tn_dims_count(tn_dims_from(dim + 1, x.size));
     int64_t run = tn_dims_count(tn_dims_from(x.ndim - dim - 1, x.size + dim + 1));
     y.size[dim] *= args->times;

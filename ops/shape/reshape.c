@@ -1,14 +1,10 @@
 /* y = x's elements in the same order, with other sizes
  *
  *     x: any shape and dtype
- *     y: args.dims, the same count; a view where strides allow, else a copy
+ *     y: args.dims, one of which may be -1, the same count; a view where strides allow, else a copy
  *     dx = dy, with x's sizes
  */
 #include "ops/shape/shape.h"
-
-typedef struct reshape_args {
-    tn_dims dims; /* one size may be -1 */
-} reshape_args;
 
 /* dims with one -1 replaced so that there are `count` elements. False if they cannot have that
  * many. */
@@ -75,7 +71,7 @@ static bool find_strides(const tn_tensor *t, tn_dims dims, int64_t *stride) {
 
 static bool reshape_shape(tn_op_call *c) {
     const tn_tensor *x = c->in[0];
-    tn_dims wanted = ((const reshape_args *)c->args)->dims, dims;
+    tn_dims wanted = ((const tn__dims_args *)c->args)->dims, dims;
     int64_t stride[TN_MAX_DIMS];
     if (!resolve_dims(wanted, tn_count(x), &dims)) {
         return tn_op_fail(c, TN_ESHAPE, "x is %s and cannot become %s (it has %lld elements)",
@@ -105,8 +101,8 @@ static void reshape_backward(tn_op_grad *g) {
 const tn_op tn__op_reshape = {
     .name = "reshape",
     .inputs = {"x"},
-    .args_size = sizeof(reshape_args),
-    .fields = {TN_FIELD_AS("shape", reshape_args, dims)},
+    .args_size = sizeof(tn__dims_args),
+    .fields = {TN_FIELD_AS("shape", tn__dims_args, dims)},
     .shape = reshape_shape,
     .forward = reshape_forward,
     .backward = reshape_backward,
@@ -116,8 +112,7 @@ const tn_op tn__op_reshape = {
 };
 
 tn_tensor *tn_reshape(tn_tensor *t, tn_dims dims) {
-    reshape_args args = {dims};
-    return tn_apply1(&tn__op_reshape, &args, t);
+    return tn_apply1(&tn__op_reshape, &(tn__dims_args){dims}, t);
 }
 
 tn_tensor *tn_flatten(tn_tensor *t, int first, int last) {
@@ -126,9 +121,8 @@ tn_tensor *tn_flatten(tn_tensor *t, int first, int last) {
     int from = tn__dim(t, first, "flatten"), to = from < 0 ? -1 : tn__dim(t, last, "flatten");
     if (from < 0 || to < 0) { return tn_inert(); }
     if (from > to) {
-        tn__raise(TN_EVALUE, "flatten", "first is %d but last is %d (x is %s)", first, last,
-                  tn_shape_text(t));
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "flatten", "first is %d but last is %d (x is %s)", first,
+                           last, tn_shape_text(t));
     }
     tn_dims dims = {.ndim = t->dims.ndim - (to - from)};
     for (int i = 0; i < dims.ndim; i++) {
@@ -156,10 +150,9 @@ tn_tensor *tn_unsqueeze(tn_tensor *t, int dim) {
     if (!tn__usable(t, "unsqueeze")) { return tn_inert(); }
     int n = t->dims.ndim + 1, at = dim < 0 ? dim + n : dim;
     if (at < 0 || at >= n || n > TN_MAX_DIMS) {
-        tn__raise(n > TN_MAX_DIMS ? TN_ESHAPE : TN_EINDEX, "unsqueeze",
-                  "a dimension at %d of x %s (it has %d, at most %d are possible)", dim,
-                  tn_shape_text(t), t->dims.ndim, TN_MAX_DIMS);
-        return tn_inert();
+        return tn__refused(n > TN_MAX_DIMS ? TN_ESHAPE : TN_EINDEX, "unsqueeze",
+                           "a dimension at %d of x %s (it has %d, at most %d are possible)", dim,
+                           tn_shape_text(t), t->dims.ndim, TN_MAX_DIMS);
     }
     tn_dims dims = {.ndim = n};
     for (int i = 0; i < n; i++) {

@@ -19,7 +19,7 @@ static bool roll_shape(tn_op_call *c) {
                           args->dims.ndim);
     }
     for (int i = 0; i < args->dims.ndim; i++) {
-        if (tn__dim(c->in[0], tn__int_dim(args->dims.size[i]), c->op->name) < 0) { return false; }
+        if (tn__op_dim(c, tn__int_dim(args->dims.size[i])) < 0) { return false; }
     }
     return tn_op_out_like(c, 0);
 }

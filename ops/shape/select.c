@@ -34,7 +34,7 @@ static bool select_shape(tn_op_call *c) {
 static void select_backward(tn_op_grad *g) {
     const select_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
-    int dim = tn__known_dim(args->dim, x);
+    int dim = tn__dim_from_start(args->dim, x.ndim);
     int64_t index = args->index < 0 ? args->index + x.size[dim] : args->index;
     tn_tensor *sum = tn_op_pending(g, 0);
     tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0));
@@ -58,6 +58,5 @@ const tn_op tn__op_select = {
 };
 
 tn_tensor *tn_select(tn_tensor *t, int dim, int64_t index) {
-    select_args args = {dim, index};
-    return tn_apply1(&tn__op_select, &args, t);
+    return tn_apply1(&tn__op_select, &(select_args){dim, index}, t);
 }

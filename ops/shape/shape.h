@@ -2,18 +2,13 @@
 #ifndef TERN_OPS_SHAPE_H
 #define TERN_OPS_SHAPE_H
 
-#include "ops/op.h"
+#include "ops/dims.h"
 
 /* Every step-th element of one dimension: what slice reads and place fills. */
 typedef struct tn__slice_args {
     int dim;
     int64_t start, length, step;
 } tn__slice_args;
-
-/* dim of an operation's input, for rules that run after the shape rule has checked it. */
-static inline int tn__known_dim(int dim, tn_dims dims) {
-    return dim < 0 ? dim + dims.ndim : dim;
-}
 
 /* A dimension from a list; one that does not fit an int becomes one that no tensor has. */
 static inline int tn__int_dim(int64_t dim) {
@@ -35,6 +30,14 @@ static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, i
 /* Zeros with x's elements at start, start + step, … of dim, which has `size` there: the gradient of
  * a slice. */
 tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
+
+/* Whether input i has input 0's dtype; otherwise raises. */
+static inline bool tn__joins(const tn_op_call *c, int i) {
+    tn_dtype own = c->in[i]->dtype, first = c->in[0]->dtype;
+    return own == first ||
+           tn_op_fail(c, TN_EDTYPE, "tensor %d is %s but tensor 0 is %s (cast one of them)", i,
+                      tn_dtype_name(own), tn_dtype_name(first));
+}
 
 /* For tril, triu and eye: (rows, columns) of bools: whether the comparison `holds` between the
  * element's column and the column where its row meets the diagonal. */

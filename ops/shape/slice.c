@@ -36,7 +36,7 @@ static bool slice_shape(tn_op_call *c) {
 static void slice_backward(tn_op_grad *g) {
     const tn__slice_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
-    int dim = tn__known_dim(args->dim, x);
+    int dim = tn__dim_from_start(args->dim, x.ndim);
     tn_tensor *sum = tn_op_pending(g, 0);
     tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0));
     if (sum) {
@@ -64,8 +64,7 @@ const tn_op tn__op_slice = {
 };
 
 tn_tensor *tn_narrow(tn_tensor *t, int dim, int64_t start, int64_t length) {
-    tn__slice_args args = {dim, start, length, 1};
-    return tn_apply1(&tn__op_slice, &args, t);
+    return tn_apply1(&tn__op_slice, &(tn__slice_args){dim, start, length, 1}, t);
 }
 
 /* Like Python's x[start:end:step]: negative positions count from the end, and both are clamped to
@@ -75,16 +74,17 @@ tn_tensor *tn_slice(tn_tensor *t, int dim, int64_t start, int64_t end, int64_t s
     int at = tn__dim(t, dim, "slice");
     if (at < 0) { return tn_inert(); }
     if (step < 1) {
-        tn__raise(TN_EVALUE, "slice", "step is %lld (it must be positive)", (long long)step);
-        return tn_inert();
+        return tn__refused(TN_EVALUE, "slice", "step is %lld (it must be positive)",
+                           (long long)step);
     }
     int64_t size = t->dims.size[at];
     start = start < 0 ? start + size : start;
     end = end < 0 ? end + size : end;
     start = start < 0 ? 0 : start > size ? size : start;
     end = end < start ? start : end > size ? size : end;
-    tn__slice_args args = {at, start, end > start ? (end - start - 1) / step + 1 : 0, step};
-    return tn_apply1(&tn__op_slice, &args, t);
+    return tn_apply1(
+        &tn__op_slice,
+        &(tn__slice_args){at, start, end > start ? (end - start - 1) / step + 1 : 0, step}, t);
 }
 
 int tn_split(tn_tensor *t, int64_t size, int dim, tn_tensor **out, int most) {

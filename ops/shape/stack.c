@@ -5,14 +5,10 @@
  */
 #include "ops/shape/shape.h"
 
-typedef struct stack_args {
-    int dim;
-} stack_args;
-
 static bool stack_shape(tn_op_call *c) {
     if (c->inputs < 1) { return tn_op_fail(c, TN_ESHAPE, "no tensors are given"); }
     const tn_tensor *first = c->in[0];
-    int wanted = ((const stack_args *)c->args)->dim, n = first->dims.ndim + 1,
+    int wanted = ((const tn__dim_args *)c->args)->dim, n = first->dims.ndim + 1,
         dim = wanted < 0 ? wanted + n : wanted;
     if (n > TN_MAX_DIMS || dim < 0 || dim >= n) {
         return tn_op_fail(c, n > TN_MAX_DIMS ? TN_ESHAPE : TN_EINDEX,
@@ -21,10 +17,7 @@ static bool stack_shape(tn_op_call *c) {
     }
     for (int i = 1; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
-        if (t->dtype != first->dtype) {
-            return tn_op_fail(c, TN_EDTYPE, "tensor %d is %s but tensor 0 is %s (cast one of them)",
-                              i, tn_dtype_name(t->dtype), tn_dtype_name(first->dtype));
-        }
+        if (!tn__joins(c, i)) { return false; }
         if (!tn_dims_equal(t->dims, first->dims)) {
             return tn_op_fail(c, TN_ESHAPE,
                               "tensor %d is %s but tensor 0 is %s (they must be equal)", i,
@@ -41,7 +34,7 @@ static bool stack_shape(tn_op_call *c) {
 /* The position of the new dimension in y. */
 static int new_dim(const void *args, tn_dims x) {
     x.ndim++;
-    return tn__known_dim(((const stack_args *)args)->dim, x);
+    return tn__dim_from_start(((const tn__dim_args *)args)->dim, x.ndim);
 }
 
 /* Copies each x with the new dimension, of size 1. */
@@ -68,8 +61,8 @@ static void stack_backward(tn_op_grad *g) {
 
 const tn_op tn__op_stack = {
     .name = "stack",
-    .args_size = sizeof(stack_args),
-    .fields = {TN_FIELD(stack_args, dim)},
+    .args_size = sizeof(tn__dim_args),
+    .fields = {TN_FIELD(tn__dim_args, dim)},
     .shape = stack_shape,
     .forward = stack_forward,
     .backward = stack_backward,
@@ -78,6 +71,5 @@ const tn_op tn__op_stack = {
 };
 
 tn_tensor *tn_stack(tn_tensor *const *t, int n, int dim) {
-    stack_args args = {dim};
-    return tn_apply(&tn__op_stack, &args, t, n);
+    return tn_apply(&tn__op_stack, &(tn__dim_args){dim}, t, n);
 }

@@ -23,14 +23,6 @@ tn_tensor *tn__by_diagonal(tn_device device, int64_t rows, int64_t columns, int6
     return holds(column, tn_unsqueeze(row, 1));
 }
 
-static bool triangle_shape(tn_op_call *c) {
-    if (tn_ndim(c->in[0]) < 2) {
-        return tn_op_fail(c, TN_ESHAPE, "x is %s but must have at least 2 dimensions",
-                          tn_shape_text(c->in[0]));
-    }
-    return tn_op_out_like(c, 0);
-}
-
 static tn_tensor *keep_triangle(tn_op_call *c,
                                 tn_tensor *(*outside)(tn_tensor *column, tn_tensor *row)) {
     tn_tensor *x = c->in[0];
@@ -49,7 +41,7 @@ static tn_tensor *keep_triangle(tn_op_call *c,
         .inputs = {"x"},                                                               \
         .args_size = sizeof(triangle_args),                                            \
         .fields = {TN_FIELD(triangle_args, diagonal)},                                 \
-        .shape = triangle_shape,                                                       \
+        .shapes = "any: ... rows columns -> ... rows columns",                         \
         .compose = op_##_compose,                                                      \
         .samples = "[3, 4] diagonal=0; [4, 3] diagonal=1; [4, 3] diagonal=-2; "        \
                    "[2, 3, 3] diagonal=0; [3, 4] diagonal=100; [3, 4] diagonal=-100; " \

@@ -8,6 +8,8 @@
  */
 #include "ops/sort/sort.h"
 
+#include "backends/scratch.h"
+
 #include <string.h>
 
 enum { FEW = 32, DIGITS = 8, RADIX = 256, AT_ONCE = 1 << 18 };
@@ -29,17 +31,16 @@ static void run_lines(const void *user, int64_t first, int64_t end) {
 tn_status tn__sort_lines(const tn_op_call *c, tn__sort_job *j, tn__sort_line *line) {
     int64_t batch = AT_ONCE / (j->items + 1) + 1;
     batch = batch < j->x.count ? batch : j->x.count;
-    size_t bytes = (size_t)(batch * j->items) * sizeof *j->buffers;
-    if (bytes == 0) { return TN_OK; }
-    j->buffers = c->ctx->workspace(c->ctx, bytes);
-    if (!j->buffers) { return TN_ENOMEM; }
+    if (batch * j->items == 0) { return TN_OK; }
+    TN__SCRATCH(tn__sort_item, buffers, c->ctx, batch * j->items);
+    if (!buffers) { return TN_ENOMEM; }
+    j->buffers = buffers;
     line_pieces pieces = {j, line};
     for (j->first = 0; j->first < j->x.count; j->first += batch) {
         int64_t left = j->x.count - j->first;
         /* each element is read, keyed and moved, about ten accesses */
         tn__host_pieces(left < batch ? left : batch, 10 * j->x.length, run_lines, &pieces);
     }
-    c->ctx->workspace_free(c->ctx, j->buffers, bytes);
     return TN_OK;
 }
 
@@ -112,8 +113,8 @@ static bool argsort_shape(tn_op_call *c) {
 static tn_status argsort_host(const tn_op_call *c) {
     const tn__argsort_args *args = c->args;
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
-    tn__sort_job j = {.x = tn__lines_along(c->x[0], dim < 0 ? 0 : dim),
-                      .y = tn__lines_along(c->y[0], dim < 0 ? 0 : dim),
+    tn__sort_job j = {.x = tn__lines_along(c->x[0], dim),
+                      .y = tn__lines_along(c->y[0], dim),
                       .descending = args->descending};
     j.items = 2 * j.x.length;
     return tn__sort_lines(c, &j, argsort_line);

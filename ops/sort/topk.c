@@ -73,8 +73,8 @@ static bool topk_shape(tn_op_call *c) {
 static tn_status topk_host(const tn_op_call *c) {
     const tn__topk_args *args = c->args;
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
-    tn__sort_job j = {.x = tn__lines_along(c->x[0], dim < 0 ? 0 : dim),
-                      .y = tn__lines_along(c->y[0], dim < 0 ? 0 : dim),
+    tn__sort_job j = {.x = tn__lines_along(c->x[0], dim),
+                      .y = tn__lines_along(c->y[0], dim),
                       .descending = args->largest,
                       .items = args->k};
     return tn__sort_lines(c, &j, topk_line);

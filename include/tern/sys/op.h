@@ -183,8 +183,9 @@ struct tn_op {
      *     "** **"             each of the usual pairs of shapes that broadcast
      *
      * They hold uniform numbers from -3 to 3 at first; in braces, for each input (the last also for
-     * others): "-1:1", "distinct -1:1" (no two alike), "bool", "byte". "{once …}": these have no
-     * second derivative there. */
+     * others): "-1:1", "distinct -1:1" (no two alike), "whole 1:5" (indices from 1 to 4), "bool",
+     * "byte". "{once …}": these have no second derivative there. A member of several numbers gets
+     * those of a text as its last. */
     const char *samples;
 
     /* The arguments that a text does not name; NULL: 0. */

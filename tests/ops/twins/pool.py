@@ -4,17 +4,28 @@ import torch.nn.functional as F
 
 
 def pooled(kind):
-    """The function for x's dimensions: max_pool2d, adaptive_max_pool2d, … avg_pool1d has no divisor."""
-    def twin(x, **more):
-        name = ("adaptive_" if "output_size" in more else "") + "%s_pool%dd" % (kind, x.dim() - 2)
-        return getattr(F, name)(x, **more)
+    """The function for x's dimensions: max_pool2d, adaptive_max_pool2d, …, with ceil_mode where rounding down gives another `size`."""
+    def twin(x, given, size, kernel_size=None, stride=(1, 1, 1), spatial=2, adaptive=False, **more):
+        if adaptive:
+            return getattr(F, "adaptive_%s_pool%dd" % (kind, spatial))(x, size)
+        padding, dilation = more.get("padding", (0, 0, 0)), more.get("dilation", (1, 1, 1))
+        down = [(n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in zip(given, kernel_size, stride, padding, dilation)]
+        return getattr(F, "%s_pool%dd" % (kind, spatial))(x, kernel_size, stride[:spatial], ceil_mode=down != size, **more)
     return twin
 
 
-def avg_unpool(x, size, **more):
+def avg_unpool(x, given, **more):
     """PyTorch's gradient of the mean."""
-    probe = torch.zeros(x.shape[:2] + torch.Size(size), dtype=x.dtype, requires_grad=True)
-    return torch.autograd.grad(pooled("avg")(probe, **more), probe, x, create_graph=True)[0]
+    probe = torch.zeros(x.shape[:2] + torch.Size(given), dtype=x.dtype, requires_grad=True)
+    return torch.autograd.grad(pooled("avg")(probe, given, **more), probe, x, create_graph=True)[0]
+
+
+def unfold(x, given, size, **more):
+    return F.unfold(x, **more) if len(x) else x.new_zeros(0, 8, 4) + 0 * x.sum()
+
+
+def fold(x, given, size, **more):
+    return F.fold(x, output_size=given, **more) if len(x) else x.new_zeros(0, 2, 3, 3) + 0 * x.sum()
 
 
 def resample(x, dim, size, given, mode, step=None, align_corners=None):
@@ -43,8 +54,8 @@ def resample_grad(x, dim, size, given, **more):
 TWINS = {
     "resample": resample,
     "resample_grad": resample_grad,
-    "unfold": lambda x, **more: F.unfold(x, **more) if len(x) else x.new_zeros(0, 8, 4) + 0 * x.sum(),
-    "fold": lambda x, **more: F.fold(x, **more) if len(x) else x.new_zeros(0, 2, 3, 3) + 0 * x.sum(),
+    "unfold": unfold,
+    "fold": fold,
     "max_pool": pooled("max"),
     "avg_pool": pooled("avg"),
     "avg_unpool": avg_unpool,
