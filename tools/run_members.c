@@ -2,8 +2,6 @@
  * others join. A node that loses its leader has lost the job. */
 #include "tools/run_members.h"
 
-#include "tools/error_words.h"
-
 #include "core/build_info.h"
 #include "distributed/init/environment.h"
 #include "distributed/store/net.h"

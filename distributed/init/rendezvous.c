@@ -136,10 +136,9 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
                   "MASTER_ADDR and MASTER_PORT is running (set TERN_TOKEN to tell them apart)",
                   p->first, p->first + p->count - 1);
     } else {
-        const char *reason = strstr(why.message, "store_serve: "); /* after the caller's line */
         tn__raise(TN_EIO, OPERATION,
                   "rank 0 cannot serve the store at any of the ports %d to %d: %s", p->first,
-                  p->first + p->count - 1, reason ? reason : why.message);
+                  p->first + p->count - 1, why.message + why.why);
     }
     return NULL;
 }
