@@ -219,8 +219,10 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
                   f->name, f->to, (unsigned long long)reply->head.bytes,
                   (long long)r->options.message_limit);
     } else if (reply->head.status != TN_OK) {
+        const char *body = (const char *)reply->body, *none = "it has no memory to say why";
+        int bytes = (int)reply->head.bytes;
         tn__raise((tn_status)reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name,
-                  f->to, (int)reply->head.bytes, (const char *)reply->body);
+                  f->to, bytes ? bytes : 99, bytes ? body : none);
     }
     return !tn__pending() && tn__values_decode(reply, out);
 }

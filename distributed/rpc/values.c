@@ -17,7 +17,9 @@ static uint64_t element_bytes(tn_tensor *t) {
 /* Sets what in h depends on the name and the values; false after raising. */
 static bool measure_values(tn__rpc_head *h, int to, const char *name, const tn_values *v,
                            int64_t limit, const char *operation) {
-    const char *quote = name ? "\"" : "", *what = name ? name : "the result";
+    const char *quote = name ? "\"" : "";
+    const char *unnamed = h->kind == TN__RPC_BACKWARD ? "the gradients" : "the result";
+    const char *what = name ? name : unnamed;
     const char *whose = name ? "of" : "for";
     if (v->n < 0 || v->n > TN_MAX_VALUES) {
         tn__raise(TN_EVALUE, operation, "%s%s%s %s rank %d: %d tensors (0 to %d)", quote, what,
