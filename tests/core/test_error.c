@@ -201,16 +201,13 @@ TEST_WITH(test_errors_travel, reset_errors, NULL) {
     }
 }
 
-/* The reason without place, modules and operation: before the place is looked up and after, in a
- * record, in another thread, and raised again by who knows more. */
+/* The reason without place and operation: before the place is looked up and after, in a record, and
+ * raised again by who knows more. */
 TEST_WITH(test_reasons, reset_errors, NULL) {
     assert_string_equal(tn__error_why(), "");
-    tn__frame frame = {.name = "m\x1b[31mlp"};
-    tn__frame_push(&frame);
-    tn__raise(TN_EINDEX, "look", "row: %d\x1b[0m is missing", 3);
-    tn__frame_pop(&frame);
+    tn_raise(TN_EINDEX, "row: %d\x1b[0m is missing", 3);
     assert_string_equal(tn__error_why(), "row: 3 is missing");
-    assert_ends(tn_error_message(), " (in mlp): look: row: 3 is missing");
+    assert_ends(tn_error_message(), ": row: 3 is missing");
     assert_string_equal(tn__error_why(), "row: 3 is missing");
     tn_error_record record;
     assert_true(tn_error_take(&record));
