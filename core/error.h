@@ -11,8 +11,9 @@
  * Allocates nothing for itself. */
 tn_status tn__raise(tn_status status, const char *operation, const char *format, ...)
     TN_PRINTF(3, 4);
-/* Raises likewise, and is false: what many functions return then. */
+/* Raise likewise, and are false, or NULL: what many functions return then. */
 #define tn__fail(...) (tn__raise(__VA_ARGS__), false)
+#define tn__fail_null(...) (tn__raise(__VA_ARGS__), NULL)
 
 /* Whether `made`, the options' member from_defaults, says that what_defaults() made them. False
  * after raising TN_EVALUE: an initialiser would zero the members it does not name.

@@ -24,26 +24,25 @@ static tn_engine *host_engine(const char *name, size_t length, const tn_engine_o
             return engines[i].make(options);
         }
     }
-    tn__raise(TN_EVALUE, NULL,
-              "there is no engine \"%.*s\"; there are local shm gloo, and for tensors on devices "
-              "one of them with +staged or +nccl appended",
-              (int)(length < 40 ? length : 40), name);
-    return NULL;
+    return tn__fail_null(
+        TN_EVALUE, NULL,
+        "there is no engine \"%.*s\"; there are local shm gloo, and for tensors on devices "
+        "one of them with +staged or +nccl appended",
+        (int)(length < 40 ? length : 40), name);
 }
 
 tn_engine *tn_engine_new(const char *name, const tn_engine_options *options) {
     name = name ? name : "(NULL)";
     if (!options || !options->store) {
-        tn__raise(TN_EVALUE, NULL, "there is no store in which the ranks could meet");
-        return NULL;
+        return tn__fail_null(TN_EVALUE, NULL, "there is no store in which the ranks could meet");
     }
     size_t length = strcspn(name, "+");
     const char *devices = name[length] ? name + length + 1 : NULL;
     if (devices && strcmp(devices, "staged") != 0 && strcmp(devices, "nccl") != 0) {
-        tn__raise(TN_EVALUE, NULL,
-                  "there is no engine \"%.40s\" for tensors on devices; there are staged and nccl",
-                  devices);
-        return NULL;
+        return tn__fail_null(
+            TN_EVALUE, NULL,
+            "there is no engine \"%.40s\" for tensors on devices; there are staged and nccl",
+            devices);
     }
     tn__streams_hold();
     tn_engine *engine = host_engine(name, length, options);

@@ -38,8 +38,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     if (!g || !copy) {
         free(g);
         free(copy);
-        tn__raise(TN_ENOMEM, name, "out of memory for a group");
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, name, "out of memory for a group");
     }
     snprintf(g->name, sizeof(g->name), "%s", name);
     g->process = tn__process();

@@ -128,6 +128,7 @@ static void end_work(tn_group *g, tn_work *w, tn_status status) {
     if (abandoned) { /* outside the lock: the last reference to a tensor may call its owner back */
         pthread_mutex_unlock(&g->lock);
         work_free(w);
+        tn_error_clear(); /* of an owner's: it is no later operation's */
         pthread_mutex_lock(&g->lock);
     }
 }
@@ -382,8 +383,7 @@ void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     w->alloc_bytes = bytes;
     queue_work(g, w);
     if (!wait_over(w, HUGE_VAL)) {
-        tn__raise(TN_EPEER, "group_empty", "the engine does not return");
-        return NULL;
+        return tn__fail_null(TN_EPEER, "group_empty", "the engine does not return");
     }
     void *memory = w->allocated;
     tn_status status = w->status;

@@ -193,12 +193,11 @@ static tn_store *find_store(const ports *p, const tn__environment *e, double tim
             return store;
         }
     } while (tn__rest_until(&pause, LONGEST_PAUSE, deadline));
-    tn__raise(
+    return tn__fail_null(
         TN_EPEER, OPERATION,
         "rank %d of %d has found no store of this job at %s, ports %d to %d, within %.1f seconds "
         "(%s); rank 0 serves it: has it started?",
         e->rank, e->ranks, p->hosts[0], p->first, p->first + p->count - 1, tn__now() - begin, why);
-    return NULL;
 }
 
 /* ---- Ways to meet ---------------------------------------------------------------------------- */

@@ -28,9 +28,9 @@ static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeou
     double now = tn__now(), deadline = now + (timeout > 0 ? timeout : r->options.timeout);
     deadline = tn__rpc_inside(r) ? fmin(deadline, tn__served->deadline) : deadline;
     if (deadline <= now) {
-        tn__raise(TN_EPEER, operation,
-                  "\"%s\" of rank %d: the call that runs this one has no time left", name, to);
-        return NULL;
+        return tn__fail_null(TN_EPEER, operation,
+                             "\"%s\" of rank %d: the call that runs this one has no time left",
+                             name, to);
     }
     size_t length = strlen(name);
     tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, operation);

@@ -59,9 +59,8 @@ tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const
     if (!measure_values(&h, to, name, v, limit, operation)) { return NULL; }
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (!f) {
-        tn__raise(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
-                  (unsigned long long)h.bytes);
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
+                             (unsigned long long)h.bytes);
     }
     if (name) { memcpy(f->body, name, h.name_bytes); }
     uint8_t *at = f->body + h.name_bytes;

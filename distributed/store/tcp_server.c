@@ -397,8 +397,7 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
     if (!s || !copy) {
         free(s);
         free(copy);
-        tn__raise(TN_ENOMEM, "store_serve", "no memory");
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, "store_serve", "no memory");
     }
     pthread_mutex_init(&s->lock, NULL);
     s->token = copy;

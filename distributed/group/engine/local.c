@@ -201,8 +201,8 @@ static void local_destroy(tn_engine *base) {
 
 tn_engine *tn__local_new(const tn_engine_options *o) {
     if (o->ranks > TN__VIEW_RANKS) {
-        tn__raise(TN_EVALUE, NULL, "%d threads as ranks (at most %d)", o->ranks, TN__VIEW_RANKS);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, NULL, "%d threads as ranks (at most %d)", o->ranks,
+                             TN__VIEW_RANKS);
     }
     local *e = tn__calloc_for(1, sizeof(*e), NULL);
     if (!e) { return NULL; }

@@ -263,16 +263,15 @@ static const tn__gloo_api *gloo_load(void) {
     tn__gloo_entry *entry;
     *(void **)&entry = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, reason, sizeof(reason));
     if (!entry) {
-        tn__raise(TN_EUNSUPPORTED, NULL, "the gloo plugin is not available: %s", reason);
-        return NULL;
+        return tn__fail_null(TN_EUNSUPPORTED, NULL, "the gloo plugin is not available: %s", reason);
     }
     const tn__gloo_api *api = entry();
     if (api->size != sizeof(*api) || api->version != TN__GLOO_VERSION) {
-        tn__raise(TN_EUNSUPPORTED, NULL,
-                  "libtern_gloo.so is another build (version %u, %zu bytes; this is version %d, "
-                  "%zu bytes)",
-                  api->version, api->size, TN__GLOO_VERSION, sizeof(*api));
-        return NULL;
+        return tn__fail_null(
+            TN_EUNSUPPORTED, NULL,
+            "libtern_gloo.so is another build (version %u, %zu bytes; this is version %d, "
+            "%zu bytes)",
+            api->version, api->size, TN__GLOO_VERSION, sizeof(*api));
     }
     return api;
 }

@@ -289,15 +289,11 @@ static tn_status shm_meet(tn__shm *e, const tn_engine_options *o) {
 
 tn_engine *tn__shm_new(const tn_engine_options *o) {
     if (o->ranks < 1 || o->ranks > TN__SHM_RANKS || o->rank < 0 || o->rank >= o->ranks) {
-        tn__raise(TN_EVALUE, NULL, "rank %d of %d (1 to %d ranks)", o->rank, o->ranks,
-                  TN__SHM_RANKS);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, NULL, "rank %d of %d (1 to %d ranks)", o->rank, o->ranks,
+                             TN__SHM_RANKS);
     }
     tn__shm *e = shm_make(o);
-    if (!e) {
-        tn__raise(TN_ENOMEM, NULL, "out of memory");
-        return NULL;
-    }
+    if (!e) { return tn__fail_null(TN_ENOMEM, NULL, "out of memory"); }
     int fd = -1;
     tn_status status = o->rank == 0 ? shm_host(e, o, &fd) : shm_join(e, o);
     status = status == TN_OK ? shm_meet(e, o) : status;
