@@ -67,17 +67,27 @@ static size_t append_modules(char *text, size_t size) {
  * after the place. */
 static const char *shown_message(void) {
     tn__stack *stack = tn__thread_stack();
-    char *message = tn__thread_texts()->message;
+    tn__texts *t = tn__thread_texts();
     if (stack->pending) {
         char place[160], text[MESSAGE_SIZE];
         tn__place_of(stack, place, sizeof(place));
-        size_t skipped = place[0] ? 0 : message[0] == ' ' ? 1 : 2;
-        append_text(text, MESSAGE_SIZE, 0, "%s%s", place, message + skipped);
-        tn__plain_lines(text); /* it may quote a file or a peer */
-        memcpy(message, text, MESSAGE_SIZE);
+        int skipped = place[0] ? 0 : t->message[0] == ' ' ? 1 : 2;
+        append_text(text, MESSAGE_SIZE, 0, "%s%.*s", place, t->why - skipped, t->message + skipped);
+        tn__plain_lines(text);
+        size_t why = strlen(text);
+        append_text(text, MESSAGE_SIZE, why, "%s", tn__error_why());
+        memcpy(t->message, text, MESSAGE_SIZE);
+        t->why = (int)why;
         stack->pending = false;
     }
-    return message;
+    return t->message;
+}
+
+const char *tn__error_why(void) {
+    if (tn__self.error == TN_OK) { return ""; }
+    tn__texts *t = tn__thread_texts();
+    tn__plain_lines(t->message + t->why); /* it may quote a file or a peer */
+    return t->message + t->why;
 }
 
 static _Thread_local int quiet;
@@ -109,10 +119,12 @@ static tn_status raise_v(tn_status status, const char *operation, const char *fo
     if (tn__self.error != TN_OK || status == TN_OK) { return status; }
     tn__self.error = status;
     tn__stack_keep(tn__thread_stack());
-    char *message = tn__thread_texts()->message;
+    tn__texts *t = tn__thread_texts();
+    char *message = t->message;
     size_t used = append_modules(message, MESSAGE_SIZE);
     used = append_text(message, MESSAGE_SIZE, used, ": ");
     if (operation) { used = append_text(message, MESSAGE_SIZE, used, "%s: ", operation); }
+    t->why = (int)used;
     append_v(message, MESSAGE_SIZE, used, format, arguments);
     call_handler();
     return status;
@@ -125,6 +137,18 @@ __attribute__((noinline)) tn_status tn__raise(tn_status status, const char *oper
     raise_v(status, operation, format, arguments);
     va_end(arguments);
     return status;
+}
+
+tn_status tn__raise_again(const char *operation, const char *format, ...) {
+    tn_status status = tn__self.error;
+    char context[MESSAGE_SIZE], why[MESSAGE_SIZE];
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(context, sizeof(context), format, arguments);
+    va_end(arguments);
+    snprintf(why, sizeof(why), "%s", tn__error_why());
+    tn_error_clear();
+    return tn__raise(status, operation, "%s: %s", context, why);
 }
 
 bool tn__options_made(bool made, const char *operation, const char *what) {
@@ -162,6 +186,7 @@ bool tn_error_take(tn_error_record *record) {
     if (record) {
         record->status = tn__self.error;
         memcpy(record->message, shown_message(), MESSAGE_SIZE);
+        record->why = tn__thread_texts()->why;
     }
     tn__self.error = TN_OK;
     return true;
@@ -170,9 +195,10 @@ bool tn_error_take(tn_error_record *record) {
 void tn_error_give(const tn_error_record *record) {
     if (!record || record->status == TN_OK || tn__self.error != TN_OK) { return; }
     tn__self.error = record->status;
-    char *message = tn__thread_texts()->message;
-    snprintf(message, MESSAGE_SIZE, "%.*s", MESSAGE_SIZE - 1, record->message);
-    tn__plain_lines(message);
+    tn__texts *t = tn__thread_texts();
+    snprintf(t->message, MESSAGE_SIZE, "%.*s", MESSAGE_SIZE - 1, record->message);
+    tn__plain_lines(t->message);
+    t->why = (size_t)record->why < strlen(t->message) ? record->why : 0;
     tn__thread_stack()->pending = false;
     call_handler();
 }

@@ -11,8 +11,9 @@
  * Allocates nothing for itself. */
 tn_status tn__raise(tn_status status, const char *operation, const char *format, ...)
     TN_PRINTF(3, 4);
-/* Raises likewise, and is false: what many functions return then. */
+/* Raise likewise, and are false, or NULL: what many functions return then. */
 #define tn__fail(...) (tn__raise(__VA_ARGS__), false)
+#define tn__fail_null(...) (tn__raise(__VA_ARGS__), NULL)
 
 /* Whether `made`, the options' member from_defaults, says that what_defaults() made them. False
  * after raising TN_EVALUE: an initialiser would zero the members it does not name.
@@ -20,6 +21,10 @@ tn_status tn__raise(tn_status status, const char *operation, const char *format,
  *     if (!tn__options_made(options.from_defaults, "adam", "tn_adam")) ...
  */
 bool tn__options_made(bool made, const char *operation, const char *what);
+
+/* Raises the pending error once more, as that of `operation` and with what its place did not know
+ * in front: "rank 1 of 4: " and the reason. Returns its status. */
+TN_API tn_status tn__raise_again(const char *operation, const char *format, ...) TN_PRINTF(2, 3);
 
 /* Between tn__quiet(1) and tn__quiet(-1) errors of this thread are recorded but no handler is
  * called: for code that tries something and clears the error, or passes it on with
@@ -29,6 +34,10 @@ void tn__quiet(int step);
 /* The status with which tn_error_exit ends the process in this thread, instead of 1. For one
  * tn__raise only: back to 1 after it. */
 void tn__exit_with(int status);
+
+/* What is wrong: the pending error's text without its place, modules and operation; "" if none is
+ * pending. Costs no look-up of the place. */
+TN_API const char *tn__error_why(void);
 
 /* Whether an error is pending in this thread. */
 static inline bool tn__pending(void) {

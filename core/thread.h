@@ -42,6 +42,7 @@ extern _Thread_local tn__thread tn__self __attribute__((tls_model("initial-exec"
 /* Buffers for strings that a caller reads and does not free. */
 typedef struct tn__texts {
     char message[sizeof(((tn_error_record *)0)->message)]; /* of the pending error */
+    int why;                                               /* where in it the reason begins */
     char build_info[320];
     char shape[8][192]; /* taken in turn */
     unsigned next_shape;

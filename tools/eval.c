@@ -123,12 +123,12 @@ static tn_status load_tokenizer(evaluation *e) {
     bool has = tn__folder_has(e->model, "tokenizer.json") || tn__folder_has(e->model, "vocab.json");
     const char *path = e->tokenizer ? e->tokenizer : has ? e->model : NULL;
     if (!path && e->choices) {
-        return tn_raise(TN_EVALUE, "eval: %s has no tokenizer: --tokenizer PATH", e->model);
+        return tn_raise(TN_EVALUE, "%s has no tokenizer: --tokenizer PATH", e->model);
     }
     e->words = path ? tn_tokenizer_load(path) : NULL;
     if (e->words && tn_tokenizer_size(e->words) > e->shape.vocab) {
-        return tn_raise(TN_EVALUE, "eval: the tokenizer %s has %lld tokens, the model %s has %lld",
-                        path, (long long)tn_tokenizer_size(e->words), e->model,
+        return tn_raise(TN_EVALUE, "the tokenizer %s has %lld tokens, the model %s has %lld", path,
+                        (long long)tn_tokenizer_size(e->words), e->model,
                         (long long)e->shape.vocab);
     }
     return tn_error();

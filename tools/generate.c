@@ -54,7 +54,7 @@ static void load_tokenizer(generation *g) {
     const char *path = g->asked.tokenizer;
     g->words = tn_tokenizer_load(path ? path : g->asked.model);
     if (!path && tn_error_take(&error)) {
-        tn_raise(error.status, "%s (--tokenizer PATH: where it is)", error.message);
+        tn_raise(error.status, "%s (--tokenizer PATH: where it is)", error.message + error.why);
     }
 }
 

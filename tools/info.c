@@ -3,6 +3,7 @@
 #include "backends/backend.h"
 #include "core/build_info.h"
 #include "core/clock.h"
+#include "core/error.h"
 #include "tools/verbs.h"
 
 #include <sched.h>
@@ -19,7 +20,6 @@ static const double engine_timeout = 5;
 
 /* An engine is available if a group of one rank can be made with it. */
 static void tell_engine(const char *name, const char *for_what) {
-    char why[TN_ENGINE_WHY] = "";
     tn_store *store = tn_memory_store();
     tn_engine_options options = {
         .store = store,
@@ -27,8 +27,9 @@ static void tell_engine(const char *name, const char *for_what) {
         .deadline = tn__now() + engine_timeout,
         .timeout = engine_timeout,
     };
-    tn_engine *engine = tn_engine_new(name, &options, why);
-    printf("  %-6s %s (%s)\n", name, engine ? "yes" : "no", engine ? for_what : why);
+    tn_engine *engine = tn_engine_new(name, &options);
+    printf("  %-6s %s (%s)\n", name, engine ? "yes" : "no", engine ? for_what : tn__error_why());
+    tn_error_clear();
     if (engine) { engine->destroy(engine); }
     tn_store_free(store);
 }
@@ -68,9 +69,10 @@ static void tell_staged(void) {
 }
 
 static void tell_nccl(void) {
-    char why[TN_ENGINE_WHY] = "";
-    bool there = tn__nccl_is_there(why);
-    printf("  nccl   %s (%s)\n", there ? "yes" : "no", there ? "GPUs, one per rank" : why);
+    bool there = tn__nccl_is_there();
+    printf("  nccl   %s (%s)\n", there ? "yes" : "no",
+           there ? "GPUs, one per rank" : tn__error_why());
+    tn_error_clear();
 }
 
 /* The level in use, and those that TERN_CPU can name. */

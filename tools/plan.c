@@ -1,8 +1,8 @@
 /* `tern plan`: what training takes before there are ranks. The model has no elements, so any size
  * is planned on any machine. */
-#include "tools/error_words.h"
 #include "tools/verbs.h"
 
+#include "core/error.h"
 #include "core/folder.h"
 #include "distributed/parallel/plan/plan.h"
 #include "tensor/fields.h"
@@ -86,7 +86,7 @@ static void refuse_argument(const char *text, void *unused) {
 
 static void read_mesh(const char *text, void *to) {
     if (tn_spread_read(to, text) != TN_OK) {
-        tn_options_refuse("--mesh %s: %s", text, error_why());
+        tn_options_refuse("--mesh %s: %s", text, tn__error_why());
     }
 }
 

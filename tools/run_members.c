@@ -2,8 +2,6 @@
  * others join. A node that loses its leader has lost the job. */
 #include "tools/run_members.h"
 
-#include "tools/error_words.h"
-
 #include "core/build_info.h"
 #include "distributed/init/environment.h"
 #include "distributed/store/net.h"
@@ -60,14 +58,13 @@ static void set_text(tn_store *store, agent_key key, char *text) {
 /* Whether the endpoint is this host by its own name, and that name resolves to an address that only
  * this host sees: in Debian's /etc/hosts 127.0.1.1. Other hosts resolve it differently. */
 static bool is_own_name(const run_options *o) {
-    char why[TN_STORE_WHY];
-    const char *name = o->node.name;
+    const char *name = o->node.name, *unknown;
     size_t length = strcspn(name, ".");
     if (o->node.max == 1 || tn__host_is_near(o->host) || strcspn(o->host, ".") != length ||
         strncasecmp(o->host, name, length) != 0) {
         return false;
     }
-    struct addrinfo *list = tn__net_resolve(o->host, o->port, why);
+    struct addrinfo *list = tn__net_resolve(o->host, o->port, &unknown);
     if (!list) { return false; }
     const struct sockaddr_in *v4 = (const void *)list->ai_addr;
     const struct sockaddr_in6 *v6 = (const void *)list->ai_addr;

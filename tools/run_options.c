@@ -1,6 +1,7 @@
 /* The options of `tern run`, with torchrun's names where it has them; checked before anything
  * starts. */
 #include "core/build_info.h"
+#include "core/error.h"
 #include "core/plain_text.h"
 #include "distributed/init/environment.h"
 #include "distributed/store/ports.h"
@@ -150,8 +151,9 @@ static void take_token(const char *text) {
 /* The ranks find them in the environment, and so does whatever listens in this process. */
 static void read_ports(const char *text, void *unused) {
     tn__ports ports;
-    char why[TN_STORE_WHY];
-    if (tn__ports_read("--ports", text, &ports, why) != TN_OK) { tn_options_refuse("%s", why); }
+    if (tn__ports_read("--ports", text, &ports, NULL) != TN_OK) {
+        tn_options_refuse("%s", tn__error_why());
+    }
     setenv("TERN_PORTS", text, 1);
 }
 
@@ -182,7 +184,7 @@ static const char *variable_of(const char *name) {
  * file the ranks see only what is derived from it for this job. */
 static void choose_token(void) {
     run_options *o = &asked;
-    char why[TN_STORE_WHY], secret[TN__TOKEN];
+    char secret[TN__TOKEN];
     const char *text = token ? token : variable_of("TERN_TOKEN"), *file = token_file;
     if (!file && !text) { file = variable_of("TERN_TOKEN_FILE"); }
     if (token && token_file) {
@@ -197,8 +199,9 @@ static void choose_token(void) {
         return;
     }
     o->own_token = !file;
-    if ((file ? tn__token_read(file, secret, why) : tn__token_user(secret, why)) != TN_OK) {
-        tn_options_refuse("no token: %s (--token-file or TERN_TOKEN gives the job its own)", why);
+    if ((file ? tn__token_read(file, secret) : tn__token_user(secret)) != TN_OK) {
+        tn_options_refuse("no token: %s (--token-file or TERN_TOKEN gives the job its own)",
+                          tn__error_why());
     }
     tn__token_derive(secret, o->node.run_id, o->token);
 }
@@ -207,8 +210,7 @@ static void choose_token(void) {
 static void choose_port(void) {
     run_options *o = &asked;
     tn__ports open;
-    char why[TN_STORE_WHY];
-    if (tn__ports_find(&open, why) != TN_OK) { tn_options_refuse("%s", why); }
+    if (tn__ports_find(&open, NULL) != TN_OK) { tn_options_refuse("%s", tn__error_why()); }
     if (o->port < 0) {
         o->port = open.first ? open.first : DEFAULT_PORT;
     } else if (o->port > 0 && !tn__ports_have(&open, o->port)) {

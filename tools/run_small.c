@@ -1,5 +1,4 @@
 /* Small things that every part of the launcher needs. */
-#include "tools/error_words.h"
 #include "tools/run.h"
 
 #include <stdarg.h>
@@ -42,8 +41,7 @@ char *text_take(tn__buffer *b) {
 tn_error_record error_take(void) {
     tn_error_record error = {0};
     tn_error_take(&error);
-    const char *why = error_why_of(error.message);
-    memmove(error.message, why, strlen(why) + 1);
+    memmove(error.message, error.message + error.why, sizeof(error.message) - (size_t)error.why);
     return error;
 }
 

@@ -1,8 +1,8 @@
 /* The command `tern`: makes tokens from texts, trains and measures language models, generates text,
  * starts programs as ranks, converts checkpoints, plans training on many ranks, and describes this
  * build. */
+#include "core/error.h"
 #include "core/plain_text.h"
-#include "tools/error_words.h"
 #include "tools/verbs.h"
 
 #include <errno.h>
@@ -43,6 +43,12 @@ static const struct verb {
     {"convert", convert_main}, {"plan", plan_main},           {"info", info_main},
 };
 
+void train_error_exit(tn_status status, const char *message) {
+    char text[1024];
+    snprintf(text, sizeof(text), "tern train: %s", tn__error_why());
+    tn_error_exit(TN_OK, text); /* the status' name is for programmers */
+}
+
 /* The exit status. An error that is pending when the verb returns is shown. */
 static int run_verb(const struct verb *v, int argc, char **argv) {
     static char name[32]; /* argp's messages begin with the first argument */
@@ -50,7 +56,7 @@ static int run_verb(const struct verb *v, int argc, char **argv) {
     argv[0] = name;
     int status = v->main(argc, argv);
     if (tn_error() == TN_OK) { return status; }
-    fprintf(stderr, "%s: %s\n", name, error_why());
+    fprintf(stderr, "%s: %s\n", name, tn__error_why());
     return EXIT_FAILURE; /* and with an error pending, which tells other ranks why */
 }
 

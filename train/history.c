@@ -110,9 +110,8 @@ TN__ALIVE_LIST(histories, "history");
 
 tn_history *tn_history_open(const char *path, int64_t start) {
     if (!path || start < 0 || tn__pending()) {
-        tn__raise(TN_EVALUE, "history", "path %s, start %lld", path ? path : "NULL",
-                  (long long)start);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, "history", "path %s, start %lld", path ? path : "NULL",
+                             (long long)start);
     }
     tn_history *h = tn__calloc(1, sizeof(*h));
     if (!h || !(h->path = tn__strdup(path)) || !tn__history_add(&h->table, "loss", 4)) {

@@ -43,11 +43,11 @@ tn__column *tn__history_find(const tn__history_table *t, const char *name, size_
 
 tn__column *tn__history_add(tn__history_table *t, const char *name, size_t bytes) {
     if (!name_fits(name, bytes) || t->count == TN__COLUMNS) {
-        tn__raise(TN_EVALUE, "history",
-                  "bad column \"%.*s\" (at most %d columns of up to %d characters, without spaces, "
-                  "commas or quotes, and not \"step\")",
-                  (int)(bytes < 40 ? bytes : 40), name, TN__COLUMNS, TN__COLUMN_NAME - 1);
-        return NULL;
+        return tn__fail_null(
+            TN_EVALUE, "history",
+            "bad column \"%.*s\" (at most %d columns of up to %d characters, without spaces, "
+            "commas or quotes, and not \"step\")",
+            (int)(bytes < 40 ? bytes : 40), name, TN__COLUMNS, TN__COLUMN_NAME - 1);
     }
     if (!tn__grow(&t->columns, t->count + 1, &t->capacity, sizeof(*t->columns), "history")) {
         return NULL;

@@ -31,10 +31,7 @@ TN__ALIVE_LIST(all_metrics, "object for metrics");
 
 tn_metrics *tn_metrics_new(int64_t classes, int64_t k) {
     const char *wrong = TN__BEYOND({"classes", classes, 0, MOST_CLASSES}, {"k", k, 1, 0});
-    if (tn__pending() || wrong) {
-        tn__raise(TN_EVALUE, "metrics_new", "%s", wrong);
-        return NULL;
-    }
+    if (tn__pending() || wrong) { return tn__fail_null(TN_EVALUE, "metrics_new", "%s", wrong); }
     tn_metrics *m = tn__calloc_for(1, sizeof(*m), "metrics_new");
     int64_t *counts =
         m ? tn__calloc_for((size_t)(classes * classes + 1), sizeof(*counts), "metrics_new") : NULL;

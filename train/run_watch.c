@@ -262,8 +262,7 @@ static void keep_best(tn_run *r) {
 char *tn_run_best(tn_run *r) {
     if (r && !tn__run_here(r, "run_best")) { return NULL; }
     if (!r || !r->best_name || tn__pending()) {
-        tn__raise(TN_EVALUE, "run_best", "the run keeps no best weights");
-        return NULL;
+        return tn__fail_null(TN_EVALUE, "run_best", "the run keeps no best weights");
     }
     int64_t best = 0;
     tn_curve c = tn_history_column(r->history, r->best_name, "");

@@ -42,8 +42,7 @@ int tn__setup_options(tn_setup *s, tn_option *rows) {
 tn_group *tn_setup_world(const tn_setup *s) {
     if (s && !tn__options_made(s->from_defaults, "setup_world", "tn_setup")) { return NULL; }
     if (!s || !s->device) {
-        tn__raise(TN_EVALUE, "setup_world", "the %s is NULL", s ? "device" : "setup");
-        return NULL;
+        return tn__fail_null(TN_EVALUE, "setup_world", "the %s is NULL", s ? "device" : "setup");
     }
     tn_device device = tn_device_named(s->device);
     tn_dist_options d = tn_dist_defaults();

@@ -29,8 +29,8 @@ __attribute__((visibility("default"))) tn_nccl_engine_function tern_nccl_engine;
 
 #if !TN_HAVE_NCCL
 
-tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *why) {
-    snprintf(why, TN_ENGINE_WHY, "%s", tn__nccl_why());
+tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o) {
+    tn_raise(TN_EUNSUPPORTED, "%s", tn__nccl_why());
     return NULL;
 }
 
@@ -70,7 +70,7 @@ typedef struct nccl {
     ncclComm_t comm; /* NULL: aborted */
     int index;
     cudaStream_t stream;
-    tn_status (*check)(void *user, bool all, char *why);
+    tn_status (*check)(void *user, bool all);
     void *check_user;
     bool finalized;
     flight *flights; /* the oldest first */
@@ -100,11 +100,10 @@ TN_PRINTF(3, 4) static tn_status engine_fail(nccl *e, tn_status status, const ch
     return status;
 }
 
-/* TN_OK while alive. After that `why`, which may be NULL, receives the reason. */
-static tn_status engine_failed(nccl *e, char *why) {
+/* TN_OK while alive. */
+static tn_status engine_failed(nccl *e) {
     pthread_mutex_lock(&e->lock);
     tn_status status = e->dead;
-    if (status != TN_OK && why) { memcpy(why, e->reason, sizeof(e->reason)); }
     pthread_mutex_unlock(&e->lock);
     return status;
 }
@@ -112,6 +111,11 @@ static tn_status engine_failed(nccl *e, char *why) {
 /* Fails with the runtime's reason. */
 static tn_status fail_cuda(nccl *e, tn_status status) {
     return engine_fail(e, status, "%s", tn__cuda_reason());
+}
+
+/* Raises the first failure, if there was one; once set, it does not change. */
+static tn_status engine_raise(nccl *e) {
+    return tn_raise(engine_failed(e), "%s", e->reason);
 }
 
 static tn_status status_of(ncclResult_t result) {
@@ -166,14 +170,16 @@ static patience patience_of(double deadline, bool all) {
 
 /* TN_OK: keep waiting. */
 static tn_status check_engine(nccl *e, patience *p, const char *what) {
-    char why[TN_ENGINE_WHY];
     double time = tn__now();
-    tn_status status = engine_failed(e, NULL);
+    tn_status status = engine_failed(e);
     if (status == TN_OK && e->check && time >= p->next_check) {
-        status = e->check(e->check_user, p->all && p->checks > 0, why);
+        status = e->check(e->check_user, p->all && p->checks > 0);
         p->checks++;
         p->next_check = time + BETWEEN_CHECKS;
-        if (status != TN_OK) { return engine_fail(e, status, "%s", why); }
+        tn_error_record failed;
+        if (tn_error_take(&failed)) {
+            return engine_fail(e, failed.status, "%s", failed.message + failed.why);
+        }
     }
     if (status == TN_OK && time >= p->deadline) {
         return engine_fail(e, TN_EPEER, "NCCL has not finished %s within %.1f seconds", what,
@@ -387,7 +393,7 @@ static tn_status launch_transfer(nccl *e, const tn_transfer *given, flight *f) {
     if (t.kind == TN_ALL_TO_ALL && t.in == t.out && t.count > 0) {
         t.in = f->copy = copy_input(e, &t);
     }
-    tn_status status = engine_failed(e, NULL);
+    tn_status status = engine_failed(e);
     if (status == TN_OK) {
         status = comm_settle(e, submit_transfer(e, &t, type, op), t.deadline, what);
     }
@@ -434,10 +440,9 @@ static void reap_regions(nccl *e, bool all) {
     }
 }
 
-static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *device_alloc(tn_engine *base, size_t bytes, double deadline) {
     nccl *e = (nccl *)base;
-    *why = 0;
-    if (engine_failed(e, why) != TN_OK || !tn__cuda_device_at(e->index)) { return NULL; }
+    if (engine_raise(e) != TN_OK || !tn__cuda_device_at(e->index)) { return NULL; }
     reap_regions(e, false);
     region *r = calloc(1, sizeof(*r));
     if (!r || e->api->MemAlloc(&r->memory, bytes) != ncclSuccess) {
@@ -448,7 +453,7 @@ static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *
     tn_status status = comm_settle(e, e->api->CommRegister(e->comm, r->memory, bytes, &r->handle),
                                    deadline, "registering memory");
     if (status != TN_OK) {
-        engine_failed(e, why);
+        engine_raise(e);
         e->api->MemFree(r->memory);
         free(r);
         return NULL;
@@ -472,10 +477,10 @@ static void device_free(tn_engine *base, void *memory) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status engine_launch(tn_engine *base, const tn_transfer *t) {
     nccl *e = (nccl *)base;
     flight *f = calloc(1, sizeof(*f));
-    tn_status status = engine_failed(e, NULL);
+    tn_status status = engine_failed(e);
     if (!f) {
         engine_fail(e, TN_ENOMEM, "out of memory");
         status = TN_ENOMEM;
@@ -490,19 +495,19 @@ static tn_status engine_launch(tn_engine *base, const tn_transfer *t, char *why)
     if (status != TN_OK) {
         abort_comm(e);
         flight_free(f);
-        return engine_failed(e, why); /* its first failure */
+        return engine_raise(e); /* its first failure */
     }
     return TN_OK;
 }
 
-static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+static tn_status engine_poll(tn_engine *base, const tn_transfer *t, bool *over) {
     nccl *e = (nccl *)base;
-    tn_status status = engine_failed(e, NULL);
+    tn_status status = engine_failed(e);
     if (status == TN_OK && !tn__cuda_device_at(e->index)) { status = fail_cuda(e, TN_EDEVICE); }
     if (status == TN_OK) { status = flight_poll(e, e->flights, t, name_of(t->kind), over); }
     if (status != TN_OK) {
         abort_comm(e);
-        engine_failed(e, why);
+        engine_raise(e);
     } else if (*over) {
         flight *f = e->flights;
         e->flights = f->next;
@@ -519,8 +524,7 @@ static void engine_stop(tn_engine *base, const char *reason) {
  * engine, which is no longer registered. */
 static void engine_leave(tn_engine *base) {
     nccl *e = (nccl *)base;
-    if (e->comm && !e->finalized && engine_failed(e, NULL) == TN_OK &&
-        tn__cuda_device_at(e->index)) {
+    if (e->comm && !e->finalized && engine_failed(e) == TN_OK && tn__cuda_device_at(e->index)) {
         reap_regions(e, false);
         for (region *r = e->regions; r; r = r->next) {
             region_drop(e, r);
@@ -536,7 +540,7 @@ static void engine_destroy(tn_engine *base) {
     bool there = tn__cuda_device_at(e->index) != NULL;
     if (there) {
         engine_leave(base);
-        if (engine_failed(e, NULL) != TN_OK) {
+        if (engine_failed(e) != TN_OK) {
             abort_comm(e);
         } else if (e->comm) {
             e->api->CommDestroy(e->comm);
@@ -621,24 +625,24 @@ static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
     return e;
 }
 
-tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o, char *why) {
+tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o) {
     const tn__nccl_table *api = tn__nccl();
-    *why = 0;
     if (version != TN_ENGINE_VERSION) {
-        snprintf(why, TN_ENGINE_WHY, "the CUDA plugin was built for another libtern");
+        tn_raise(TN_EUNSUPPORTED, "the CUDA plugin was built for another libtern");
         return NULL;
     }
     if (!api) {
-        snprintf(why, TN_ENGINE_WHY, "%s", tn__nccl_why());
+        tn_raise(TN_EUNSUPPORTED, "%s", tn__nccl_why());
         return NULL;
     }
-    nccl *e = o ? engine_new(api, o) : NULL;
+    if (!o) { return NULL; }
+    nccl *e = engine_new(api, o);
     if (!e) {
-        snprintf(why, TN_ENGINE_WHY, "%s", o ? "out of memory" : "");
+        tn_raise(TN_ENOMEM, "out of memory");
         return NULL;
     }
     if (comm_join(e, o) != TN_OK) {
-        engine_failed(e, why);
+        engine_raise(e);
         engine_destroy(&e->base);
         return NULL;
     }

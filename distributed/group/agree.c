@@ -24,14 +24,6 @@ bool tn__agree_begin(tn_group *g, const char *operation) {
     return may;
 }
 
-/* A message without its place and operation, which who raises it again prepends. */
-static const char *plain_text(const char *message, const char *operation) {
-    char mark[64];
-    snprintf(mark, sizeof(mark), "%.60s: ", operation);
-    const char *at = strstr(message, mark);
-    return at ? at + strlen(mark) : message;
-}
-
 /* Adds why the group has failed, which may be the cause of this rank's own error. */
 static void add_cause(tn_error_record *mine, const tn_error_record *lost) {
     size_t length = strlen(mine->message);
@@ -79,7 +71,7 @@ static void judge_accounts(tn_group *g, const account *all, const char *text,
     for (int r = 0; r < tn_group_size(g); r++) {
         if (all[r].error.status != TN_OK) {
             tn__raise(all[r].error.status, operation, "rank %d: %.900s", r,
-                      plain_text(all[r].error.message, operation));
+                      all[r].error.message + all[r].error.why);
             return;
         }
         same = same && all[r].bytes == all[0].bytes && all[r].digest == all[0].digest;

@@ -1,5 +1,6 @@
 /* Engines by name, and operations as text. */
 #include "core/descriptor.h"
+#include "core/error.h"
 #include "distributed/group/group.h"
 
 #include <stdio.h>
@@ -7,7 +8,7 @@
 
 static const struct {
     const char *name;
-    tn_engine *(*make)(const tn_engine_options *options, char *why);
+    tn_engine *(*make)(const tn_engine_options *options);
 } engines[] = {
     {"local", tn__local_new},
     {"shm", tn__shm_new},
@@ -16,43 +17,38 @@ static const struct {
 
 enum { ENGINES = sizeof(engines) / sizeof(engines[0]) };
 
-/* An engine for host memory; NULL with a reason. */
-static tn_engine *host_engine(const char *name, size_t length, const tn_engine_options *options,
-                              char *why) {
+/* An engine for host memory; NULL after raising. */
+static tn_engine *host_engine(const char *name, size_t length, const tn_engine_options *options) {
     for (int i = 0; i < ENGINES; i++) {
         if (strlen(engines[i].name) == length && memcmp(engines[i].name, name, length) == 0) {
-            return engines[i].make(options, why);
+            return engines[i].make(options);
         }
     }
-    int used = snprintf(why, TN_ENGINE_WHY, "there is no engine \"%.*s\"; there are",
-                        (int)(length < 40 ? length : 40), name);
-    for (int i = 0; i < ENGINES; i++) {
-        used += snprintf(why + used, TN_ENGINE_WHY - (size_t)used, " %s", engines[i].name);
-    }
-    snprintf(why + used, TN_ENGINE_WHY - (size_t)used,
-             ", and for tensors on devices one of them with +staged or +nccl appended");
-    return NULL;
+    return tn__fail_null(
+        TN_EVALUE, NULL,
+        "there is no engine \"%.*s\"; there are local shm gloo, and for tensors on devices "
+        "one of them with +staged or +nccl appended",
+        (int)(length < 40 ? length : 40), name);
 }
 
-tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why) {
+tn_engine *tn_engine_new(const char *name, const tn_engine_options *options) {
     name = name ? name : "(NULL)";
     if (!options || !options->store) {
-        snprintf(why, TN_ENGINE_WHY, "there is no store in which the ranks could meet");
-        return NULL;
+        return tn__fail_null(TN_EVALUE, NULL, "there is no store in which the ranks could meet");
     }
     size_t length = strcspn(name, "+");
     const char *devices = name[length] ? name + length + 1 : NULL;
     if (devices && strcmp(devices, "staged") != 0 && strcmp(devices, "nccl") != 0) {
-        snprintf(why, TN_ENGINE_WHY,
-                 "there is no engine \"%.40s\" for tensors on devices; there are staged and nccl",
-                 devices);
-        return NULL;
+        return tn__fail_null(
+            TN_EVALUE, NULL,
+            "there is no engine \"%.40s\" for tensors on devices; there are staged and nccl",
+            devices);
     }
     tn__streams_hold();
-    tn_engine *engine = host_engine(name, length, options, why);
+    tn_engine *engine = host_engine(name, length, options);
     if (engine && devices) {
-        engine = strcmp(devices, "nccl") == 0 ? tn__nccl_new(engine, options, why)
-                                              : tn__staged_new(engine, why);
+        engine =
+            strcmp(devices, "nccl") == 0 ? tn__nccl_new(engine, options) : tn__staged_new(engine);
     }
     tn__streams_let_go();
     return engine;

@@ -38,8 +38,7 @@ static tn_group *group_alloc(const char *name, int rank, int ranks, const int *w
     if (!g || !copy) {
         free(g);
         free(copy);
-        tn__raise(TN_ENOMEM, name, "out of memory for a group");
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, name, "out of memory for a group");
     }
     snprintf(g->name, sizeof(g->name), "%s", name);
     g->process = tn__process();
@@ -67,18 +66,18 @@ static bool connect_ranks(tn_group *g, const char *engine) {
                            .timeout = g->options.timeout,
                            .interface = g->options.interface,
                            .device = tn_default_device()};
-    char why[TN_ENGINE_WHY] = "", name[64];
+    char name[64];
     snprintf(name, sizeof(name), "%s%s", engine, strchr(engine, '+') ? "" : "+staged");
-    tn_engine *e = tn_engine_new(name, &o, why);
-    if (e && g->options.checked) {
-        e = tn__checked_new(e);
-        snprintf(why, sizeof(why), "out of memory");
-    }
-    g->engine = e ? tn__calloc(1, sizeof(*g->engine)) : NULL;
+    tn__quiet(1);
+    tn_engine *e = tn_engine_new(name, &o);
+    if (e && g->options.checked) { e = tn__checked_new(e); }
+    g->engine = e ? tn__calloc_for(1, sizeof(*g->engine), NULL) : NULL;
+    tn__quiet(-1);
     if (!g->engine) {
         if (e) { e->destroy(e); }
-        return tn__fail(TN_EPEER, NULL, "group %s, rank %d of %d, engine %s: %s", g->name, g->rank,
-                        g->size, engine, e ? "out of memory" : why);
+        tn__raise_again(NULL, "group %s, rank %d of %d, engine %s", g->name, g->rank, g->size,
+                        engine);
+        return false;
     }
     *g->engine = (tn__engine_ref){.engine = e, .refs = 1, .process = tn__process()};
     snprintf(g->engine_name, sizeof(g->engine_name), "%s", engine);

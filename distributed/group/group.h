@@ -140,14 +140,13 @@ bool tn__launch_is_first(const tn_work *w); /* among those that its thread has i
 TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t size);
 
 /* Engines of this library (engine.c lists them). */
-tn_engine *tn__local_new(const tn_engine_options *options, char *why);
-tn_engine *tn__shm_new(const tn_engine_options *options, char *why);
-tn_engine *tn__gloo_new(const tn_engine_options *options, char *why);
-/* Engines that also take transfers on devices, around one that does not. They own `inner`, and
- * destroy it on failure (NULL with a reason). */
-tn_engine *tn__staged_new(tn_engine *inner, char *why);
-tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options, char *why);
-/* owns inner; NULL: out of memory, inner is destroyed */
+tn_engine *tn__local_new(const tn_engine_options *options);
+tn_engine *tn__shm_new(const tn_engine_options *options);
+tn_engine *tn__gloo_new(const tn_engine_options *options);
+/* Engines around another one, the first two to take transfers on devices too. They own `inner`, and
+ * destroy it on failure (NULL after raising). */
+tn_engine *tn__staged_new(tn_engine *inner);
+tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options);
 TN_API tn_engine *tn__checked_new(tn_engine *inner);
 
 /* recorder.c: the flight recorder of the process. */

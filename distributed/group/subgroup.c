@@ -75,10 +75,7 @@ static bool agree_on_ranks(tn_group *g, const int *sorted, int n) {
 }
 
 tn_group *tn_group_new(tn_group *g, const int *ranks, int n) {
-    if (!g) {
-        tn__raise(TN_EVALUE, "group_new", "the parent is NULL");
-        return NULL;
-    }
+    if (!g) { return tn__fail_null(TN_EVALUE, "group_new", "the parent is NULL"); }
     if (!tn__group_usable(g, "group_new") || !tn__agree_begin(g, "group_new")) { return NULL; }
     char key[32], name[64];
     snprintf(key, sizeof(key), "group%d", ++g->children);
@@ -149,10 +146,7 @@ static tn_group *make_coloured(tn_group *g, int colour, const int *members, int 
 
 tn_group *tn_group_split(tn_group *g, int colour) {
     static const char name[] = "group_split";
-    if (!g) {
-        tn__raise(TN_EVALUE, name, "the parent is NULL");
-        return NULL;
-    }
+    if (!g) { return tn__fail_null(TN_EVALUE, name, "the parent is NULL"); }
     if (!tn__group_usable(g, name)) { return NULL; }
     g->children++;
     int *members = tn__malloc_for((size_t)g->size * sizeof(int), name);

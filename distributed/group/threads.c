@@ -57,11 +57,10 @@ static void *party_attend(void *user) {
 
 /* Takes the seats of ranks that could not be started, and gives up for them. */
 static void party_excuse(party *p, int from) {
-    char why[TN_ENGINE_WHY];
     for (int r = from; r < p->ranks; r++) {
         tn_engine_options o = {
             .store = p->store, .rank = r, .ranks = p->ranks, .deadline = tn__now() + 1};
-        tn_engine *e = tn_engine_new("local", &o, why);
+        tn_engine *e = tn_engine_new("local", &o);
         if (e) {
             e->abort(e, "a rank's thread could not be started");
             e->destroy(e);
@@ -75,9 +74,9 @@ static int party_start(party *p, guest *guests) {
         guests[r] = (guest){.party = p, .rank = r};
         int status = pthread_create(&guests[r].thread, NULL, party_attend, &guests[r]);
         if (status != 0) {
-            party_excuse(p, r);
             tn__raise(TN_ENOMEM, p->operation, "thread %d of %d: %s", r, p->ranks,
                       strerror(status));
+            party_excuse(p, r);
             return r;
         }
     }

@@ -55,15 +55,15 @@ static tn_work *take_work(tn__works *list) {
 /* ---- The communication thread ---------------------------------------------------------------- */
 
 /* Called outside the lock. */
-static tn_status run_work(tn_group *g, tn_work *w, char *why) {
+static tn_status run_work(tn_group *g, tn_work *w) {
     tn_engine *e = g->engine->engine;
     if (w->is_alloc) {
         w->allocated = w->t.device.kind == TN_CPU
-                           ? e->alloc(e, w->alloc_bytes, w->t.deadline, why)
-                           : e->device_alloc(e, w->alloc_bytes, w->t.deadline, why);
-        return w->allocated || !*why ? TN_OK : TN_EPEER;
+                           ? e->alloc(e, w->alloc_bytes, w->t.deadline)
+                           : e->device_alloc(e, w->alloc_bytes, w->t.deadline);
+        return tn_error();
     }
-    return w->launches ? e->launch(e, &w->t, why) : e->run(e, &w->t, why);
+    return w->launches ? e->launch(e, &w->t) : e->run(e, &w->t);
 }
 
 /* The engine has queued all of w on its device. */
@@ -87,25 +87,28 @@ static void work_free(tn_work *w) {
     free(w);
 }
 
-static void fail_with_text(tn_group *g, const tn_work *w, tn_status status, const char *why) {
+/* The engine has raised `status` for w: the group fails with what w is and the reason. */
+static void fail_with(tn_group *g, const tn_work *w, tn_status status) {
     char what[128], text[128 + TN_ENGINE_WHY];
     if (w->is_alloc) {
         snprintf(text, sizeof(text), "%s memory of %zu bytes after operation %llu: %s",
                  w->t.device.kind == TN_CPU ? "shared" : "registered", w->alloc_bytes,
-                 (unsigned long long)w->t.sequence, why);
+                 (unsigned long long)w->t.sequence, tn__error_why());
     } else {
         tn__transfer_text(&w->t, what, sizeof(what));
         snprintf(text, sizeof(text), "operation %llu, %s: %s", (unsigned long long)w->t.sequence,
-                 what, why);
+                 what, tn__error_why());
     }
+    tn_error_clear();
     tn__group_fail(g, status, text);
 }
 
 /* Outside the lock: the engine is done with w. It is recorded before the failure is raised, which
  * writes the record to a file; of several failures the first is raised. */
-static void note_end(tn_group *g, tn_work *w, tn_status status, const char *why, bool alive) {
+static void note_end(tn_group *g, tn_work *w, tn_status status, bool alive) {
     if (!w->is_alloc) { tn__flight_ended(w->record, tn__now(), status); }
-    if (status != TN_OK && alive) { fail_with_text(g, w, status, why); }
+    if (status != TN_OK && alive) { fail_with(g, w, status); }
+    tn_error_clear();
 }
 
 /* Under the lock: from now on w is what the engine runs. */
@@ -125,6 +128,7 @@ static void end_work(tn_group *g, tn_work *w, tn_status status) {
     if (abandoned) { /* outside the lock: the last reference to a tensor may call its owner back */
         pthread_mutex_unlock(&g->lock);
         work_free(w);
+        tn_error_clear(); /* of an owner's: it is no later operation's */
         pthread_mutex_lock(&g->lock);
     }
 }
@@ -140,11 +144,10 @@ static void begin_first(tn_group *g) {
     tn_work *w = take_work(&g->queued);
     tn_status status = g->dead;
     if (status == TN_OK) {
-        char why[TN_ENGINE_WHY] = "";
         start_clock(g, w);
         pthread_mutex_unlock(&g->lock);
-        status = run_work(g, w, why);
-        if (status != TN_OK || !w->launches) { note_end(g, w, status, why, true); }
+        status = run_work(g, w);
+        if (status != TN_OK || !w->launches) { note_end(g, w, status, true); }
         pthread_mutex_lock(&g->lock);
     }
     if (w->launches) { tn__launch_remove(w); }
@@ -160,11 +163,10 @@ static bool look_at_oldest(tn_group *g) {
     tn_engine *e = g->engine->engine;
     tn_work *w = g->launched.first;
     bool over = false, alive = g->dead == TN_OK;
-    char why[TN_ENGINE_WHY] = "";
     pthread_mutex_unlock(&g->lock);
-    tn_status status = e->poll(e, &w->t, &over, why);
+    tn_status status = e->poll(e, &w->t, &over);
     over |= status != TN_OK;
-    if (over) { note_end(g, w, status, why, alive); }
+    if (over) { note_end(g, w, status, alive); }
     pthread_mutex_lock(&g->lock);
     if (!over) { return false; }
     take_work(&g->launched);
@@ -177,6 +179,7 @@ static bool look_at_oldest(tn_group *g) {
 static void *group_communicate(void *user) {
     tn_group *g = user;
     double nap = NAP;
+    tn__quiet(1); /* who waits raises it */
     pthread_mutex_lock(&g->lock);
     while (g->queued.first || g->launched.first || !g->stop) {
         if (g->queued.first && may_begin(g)) {
@@ -380,8 +383,7 @@ void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes) {
     w->alloc_bytes = bytes;
     queue_work(g, w);
     if (!wait_over(w, HUGE_VAL)) {
-        tn__raise(TN_EPEER, "group_empty", "the engine does not return");
-        return NULL;
+        return tn__fail_null(TN_EPEER, "group_empty", "the engine does not return");
     }
     void *memory = w->allocated;
     tn_status status = w->status;

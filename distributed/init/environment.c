@@ -295,10 +295,9 @@ static int derive_port(const char *job, const tn__ports *open) {
 static bool read_port(const reader *r) {
     tn__environment *e = r->e;
     tn__ports open;
-    char why[TN_STORE_WHY];
-    if (!read_number(r, "MASTER_PORT", 1, 65535, &e->port)) { return false; }
-    if (tn__ports_read("TERN_PORTS", value_of(r, "TERN_PORTS"), &open, why) != TN_OK) {
-        return tn__fail(TN_EVALUE, r->operation, "%s", why);
+    if (!read_number(r, "MASTER_PORT", 1, 65535, &e->port) ||
+        tn__ports_read("TERN_PORTS", value_of(r, "TERN_PORTS"), &open, r->operation) != TN_OK) {
+        return false;
     }
     e->last_port = open.first ? open.last : 65535;
     if (e->port && e->port_taken && !tn__ports_have(&open, e->port + 1)) {

@@ -16,12 +16,14 @@ static bool uses_gpus(const tn_dist_options *o) {
 }
 
 void tn__gpus_here(const tn_dist_options *o, tn__member *mine) {
-    char why[TN_ENGINE_WHY] = "";
     tn_device device = tn_default_device();
     mine->gpus = uses_gpus(o) ? tn_device_count(TN_CUDA) : 0;
     mine->gpu = o->device != TN_CUDA && device.kind == TN_CUDA ? device.index : -1;
-    mine->nccl = mine->gpus > 0 && tn__nccl_is_there(why);
-    if (*why) { tn_log_write(TN_LOG_INFO, "%s: %s", OPERATION, why); }
+    tn__quiet(1);
+    mine->nccl = mine->gpus > 0 && tn__nccl_is_there();
+    tn__quiet(-1);
+    if (tn__pending()) { tn_log_write(TN_LOG_INFO, "%s: %s", OPERATION, tn__error_why()); }
+    tn_error_clear();
 }
 
 bool tn__gpus_assign(const tn_dist_options *o, int rank, int local_rank) {

@@ -132,12 +132,9 @@ static void set_threads(const tn_dist_options *o, const tn__member *mine, int on
 /* Ranks that compute at different levels of the CPU's kernels would drift apart, one rounding after
  * another: all take the highest that every one has. False after raising. */
 static bool share_level(const tn__member *members, const tn__environment *e) {
-    char word[TN__KINDS], why[TN__MEET_WHY] = "";
-    tn_status status = tn__meet_level(members, e->ranks, word, why);
-    if (status != TN_OK) {
-        return tn__fail(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
-    }
-    if (*why && e->rank == 0) { tn__log_loud("dist_init: levels differ: %s", why); }
+    char word[TN__KINDS], note[TN__NOTE];
+    if (!tn__meet_level(members, e->ranks, word, note)) { return false; }
+    if (*note && e->rank == 0) { tn__log_loud("dist_init: levels differ: %s", note); }
     tn__host_compute_at(members[e->rank].kinds, word);
     return true;
 }
@@ -170,7 +167,6 @@ static tn_group *make_group(const char *engine, const tn_dist_options *o) {
 static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
                             tn__member *members) {
     tn__member mine;
-    char why[TN__MEET_WHY] = "";
     double deadline = tn__now() + o->timeout;
     if (!tn__rendezvous_begin(&world.place, o->init, e, o->timeout, deadline)) { return NULL; }
     world.store = world_store(world.place.store, e->restarts);
@@ -186,12 +182,13 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
                            .rank = e->rank,
                            .ranks = e->ranks,
                            .deadline = deadline};
-    tn_status status = tn__meet(&meeting, &mine, members, why);
-    if (status != TN_OK) {
-        tn__raise(status, OPERATION, "rank %d of %d: %s", e->rank, e->ranks, why);
+    tn__quiet(1);
+    bool met = tn__meet(&meeting, &mine, members) == TN_OK && share_level(members, e);
+    tn__quiet(-1);
+    if (!met) {
+        tn__raise_again(OPERATION, "rank %d of %d", e->rank, e->ranks);
         return NULL;
     }
-    if (!share_level(members, e)) { return NULL; }
     neighbours n = check_engine(members, e->rank, e->ranks);
     world.local_rank = e->local_rank >= 0 ? e->local_rank : n.local_rank;
     set_threads(o, &mine, n.on_cores);

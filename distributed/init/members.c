@@ -12,12 +12,11 @@
 
 #include "core/buffer.h"
 #include "core/build_info.h"
+#include "core/error.h"
 #include "core/memory.h"
-#include "core/plain_text.h"
 #include "distributed/store/store.h"
 
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -29,17 +28,9 @@
 #define LOOK_SECONDS 1.0
 #define LAST_LOOK_SECONDS 0.25
 
-enum { LINE = TN__HOST_KEY + TN__CPUS + TN__KINDS + TN__WHO + 128, KEY = 32 };
+#define OPERATION "dist_init"
 
-static tn_status say_why(char *why, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
-static tn_status say_why(char *why, tn_status status, const char *format, ...) {
-    va_list arguments;
-    va_start(arguments, format);
-    vsnprintf(why, TN__MEET_WHY, format, arguments);
-    va_end(arguments);
-    why[tn__plain_text(why, why, strlen(why))] = 0; /* a peer's text may be in it */
-    return status;
-}
+enum { LINE = TN__HOST_KEY + TN__CPUS + TN__KINDS + TN__WHO + 128, KEY = 32 };
 
 static const char *key_of(const char *what, int rank, char key[KEY]) {
     snprintf(key, KEY, "%s.%d", what, rank);
@@ -58,8 +49,8 @@ static bool next_word(const char **at, char *text, size_t size) {
     return true;
 }
 
-/* What rank `rank` says about itself. False with a reason when it belongs to another world. */
-static bool read_line(const char *line, int rank, int ranks, tn__member *m, char *why) {
+/* What rank `rank` says about itself. False after raising: it belongs to another world. */
+static bool read_line(const char *line, int rank, int ranks, tn__member *m) {
     char count[16], version[64], gpus[16], gpu[16], nccl[16];
     const char *at = line, *mine = tn__version_text();
     if (!next_word(&at, count, sizeof(count)) || !next_word(&at, version, sizeof(version)) ||
@@ -67,24 +58,22 @@ static bool read_line(const char *line, int rank, int ranks, tn__member *m, char
         !next_word(&at, m->kinds, sizeof(m->kinds)) || !next_word(&at, gpus, sizeof(gpus)) ||
         !next_word(&at, gpu, sizeof(gpu)) || !next_word(&at, nccl, sizeof(nccl)) ||
         !next_word(&at, m->who, sizeof(m->who))) {
-        say_why(why, TN_EMISMATCH,
-                "rank %d says \"%.80s\" about itself: it is not a rank of this world", rank, line);
-        return false;
+        return tn__fail(TN_EMISMATCH, OPERATION,
+                        "rank %d says \"%.80s\" about itself: it is not a rank of this world", rank,
+                        line);
     }
     m->gpus = atoi(gpus);
     m->gpu = atoi(gpu);
     m->nccl = atoi(nccl);
     if (!tn__version_agrees(version, mine)) {
-        say_why(why, TN_EMISMATCH, "rank %d (%s) has version %s of the library, but here it is %s",
-                rank, m->who, version, mine);
-        return false;
+        return tn__fail(TN_EMISMATCH, OPERATION,
+                        "rank %d (%s) has version %s of the library, but here it is %s", rank,
+                        m->who, version, mine);
     }
-    if (atoi(count) != ranks) {
-        say_why(why, TN_EMISMATCH, "rank %d (%s) is one of %s ranks, but here there are %d", rank,
-                m->who, count, ranks);
-        return false;
-    }
-    return true;
+    return atoi(count) == ranks ||
+           tn__fail(TN_EMISMATCH, OPERATION,
+                    "rank %d (%s) is one of %s ranks, but here there are %d", rank, m->who, count,
+                    ranks);
 }
 
 /* ---- Who is missing -------------------------------------------------------------------------- */
@@ -98,7 +87,7 @@ static void add_ranks(tn__buffer *text, int first, int last) {
 
 /* A store answers some ten thousand times a second: with very many ranks only the first are
  * checked. */
-static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why) {
+static void raise_missing(tn_store *s, int ranks, double seconds) {
     char rest[64] = "", key[KEY];
     double deadline = tn__now() + GRACE_SECONDS;
     tn__buffer text = {0};
@@ -114,21 +103,21 @@ static tn_status list_missing(tn_store *s, int ranks, double seconds, char *why)
     if (first >= 0) { add_ranks(&text, first, rank - 1); }
     if (rank < ranks) { snprintf(rest, sizeof(rest), "; ranks from %d on were not checked", rank); }
     if (missing == 0) {
-        say_why(why, TN_EPEER, "all %d ranks have arrived, but too late: it took %.1f seconds%s",
-                rank, seconds, rest);
+        tn__raise(TN_EPEER, OPERATION,
+                  "all %d ranks have arrived, but too late: it took %.1f seconds%s", rank, seconds,
+                  rest);
     } else {
-        say_why(why, TN_EPEER, "rank%s %.256s of %d %s not arrived within %.1f seconds%s",
-                missing > 1 ? "s" : "", text.at ? text.at : "?", ranks,
-                missing > 1 ? "have" : "has", seconds, rest);
+        tn__raise(TN_EPEER, OPERATION, "rank%s %.256s of %d %s not arrived within %.1f seconds%s",
+                  missing > 1 ? "s" : "", text.at ? text.at : "?", ranks,
+                  missing > 1 ? "have" : "has", seconds, rest);
     }
     tn__buffer_free(&text);
-    return TN_EPEER;
 }
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
 static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int ranks,
-                            double deadline, char *why) {
+                            double deadline) {
     char line[LINE], key[KEY];
     snprintf(line, LINE, "%d %s %s %s %s %d %d %d %s", ranks, tn__version_text(), mine->host,
              mine->cpus, mine->kinds, mine->gpus, mine->gpu, mine->nccl, mine->who);
@@ -140,136 +129,132 @@ static tn_status claim_rank(tn_store *s, const tn__member *mine, int rank, int r
     tn_status status = s->run(s, &c);
     const char *now = c.value.data;
     if (status != TN_OK) {
-        say_why(why, status, "%s", c.why);
+        tn__raise(status, OPERATION, "%s", c.why);
     } else if (c.value.bytes != c.bytes || memcmp(now, line, c.bytes) != 0) {
         const char *space = now ? memrchr(now, ' ', c.value.bytes) : NULL;
         int length = space ? (int)(now + c.value.bytes - space - 1) : 0;
-        status = say_why(why, TN_EMISMATCH, "two processes have rank %d: %.*s and %s", rank,
-                         length < TN__WHO ? length : TN__WHO, space ? space + 1 : "", mine->who);
+        status = tn__raise(TN_EMISMATCH, OPERATION, "two processes have rank %d: %.*s and %s", rank,
+                           length < TN__WHO ? length : TN__WHO, space ? space + 1 : "", mine->who);
     }
     free(c.value.data);
     return status;
 }
 
-static tn_status get_text(tn_store *s, const char *key, double deadline, char **text, char *why) {
-    tn_store_call c = {.kind = TN_STORE_GET, .key = key, .deadline = deadline};
-    tn_status status = s->run(s, &c);
-    *text = status == TN_OK ? tn__store_text(&c) : NULL;
-    if (*text) { return TN_OK; }
-    status = status == TN_OK ? TN_ENOMEM : status;
-    say_why(why, status, "%s", c.why);
-    return status;
+/* Raises nothing: after a failure c->why says why. */
+static tn_status get_text(tn_store *s, tn_store_call *c, char **text) {
+    tn_status status = s->run(s, c);
+    *text = status == TN_OK ? tn__store_text(c) : NULL;
+    return status == TN_OK && !*text ? TN_ENOMEM : status;
 }
 
 /* Whether the launcher says that this rank has ended; then who[TN__WHO] says which process it was.
  * If it had another number of ranks, it was in another world. */
 static bool has_ended(const tn__meeting *m, int rank, char *who) {
-    char key[KEY], *text = NULL, unused[TN__MEET_WHY];
+    char key[KEY], *text = NULL;
     int ranks = 0;
     snprintf(key, sizeof(key), TN__ENDED_KEY, m->restarts, rank);
     tn_store_call c = {
         .kind = TN_STORE_CHECK, .key = key, .deadline = tn__now() + LAST_LOOK_SECONDS};
+    tn_store_call get = {.kind = TN_STORE_GET, .key = key, .deadline = c.deadline};
     if (m->launcher->run(m->launcher, &c) == TN_OK && c.number) {
-        get_text(m->launcher, key, c.deadline, &text, unused);
+        get_text(m->launcher, &get, &text);
     }
     bool ended = text && sscanf(text, "%d %79s", &ranks, who) == 2 && ranks == m->ranks;
     free(text);
     return ended;
 }
 
-/* get_text for what `rank` will write. A store that does not answer in time may be busy: only one
- * that fails at once has failed. */
-static tn_status await_text(const tn__meeting *m, int rank, const char *key, double deadline,
-                            char **text, char *why) {
-    char who[TN__WHO];
+/* What `rank` will write, which the caller frees. NULL after raising, which names the ranks that
+ * are missing, if it has not come by the deadline. A store that does not answer in time may be
+ * busy: only one that fails at once has failed. */
+static char *await_text(const tn__meeting *m, int rank, const char *key, double deadline,
+                        double begin) {
+    char who[TN__WHO], *text;
     for (bool ended = false;;) {
         double look = ended ? LAST_LOOK_SECONDS : LOOK_SECONDS;
-        double limit = fmin(deadline, tn__now() + look);
-        tn_status status = get_text(m->store, key, limit, text, why);
-        bool failed = tn__now() < limit - look / 4;
-        if (status != TN_EPEER || failed || limit >= deadline) { return status; }
+        tn_store_call c = {
+            .kind = TN_STORE_GET, .key = key, .deadline = fmin(deadline, tn__now() + look)};
+        tn_status status = get_text(m->store, &c, &text);
+        double now = tn__now();
+        if (text) { return text; }
+        if (status == TN_EPEER && now >= deadline) {
+            raise_missing(m->store, m->ranks, now - begin);
+            return NULL;
+        }
+        if (status != TN_EPEER || now < c.deadline - look / 4 || c.deadline >= deadline) {
+            return tn__fail_null(status, OPERATION, "%s", c.why);
+        }
         if (ended) {
-            say_why(why, TN_EPEER,
-                    "rank %d (%s) has ended with exit code 0, and never called tn_dist_init", rank,
-                    who);
-            return TN_EPEER;
+            return tn__fail_null(
+                TN_EPEER, OPERATION,
+                "rank %d (%s) has ended with exit code 0, and never called tn_dist_init", rank,
+                who);
         }
         ended = has_ended(m, rank, who);
     }
 }
 
 /* Rank 0: waits for all ranks and adds their lines to `all`. */
-static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer *all, char *why) {
-    for (int rank = 0; rank < m->ranks; rank++) {
-        char key[KEY], *line;
+static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer *all) {
+    for (int rank = 0; rank < m->ranks && !tn__pending(); rank++) {
+        char key[KEY];
         tn__member member;
-        tn_status status = await_text(m, rank, key_of("rank", rank, key), m->deadline, &line, why);
-        if (status == TN_EPEER && tn__now() >= m->deadline) {
-            return list_missing(m->store, m->ranks, tn__now() - begin, why);
-        }
-        if (status == TN_OK && !read_line(line, rank, m->ranks, &member, why)) {
-            status = TN_EMISMATCH;
-        }
-        if (status == TN_OK && !tn__buffer_format(all, "%.*s\n", LINE - 2, line)) {
-            status = say_why(why, TN_ENOMEM, "no memory to meet %d ranks", m->ranks);
+        char *line = await_text(m, rank, key_of("rank", rank, key), m->deadline, begin);
+        if (line && read_line(line, rank, m->ranks, &member) &&
+            !tn__buffer_format(all, "%.*s\n", LINE - 2, line)) {
+            tn__raise(TN_ENOMEM, OPERATION, "no memory to meet %d ranks", m->ranks);
         }
         free(line);
-        if (status != TN_OK) { return status; }
     }
-    return TN_OK;
+    return tn_error();
 }
 
-static tn_status announce_members(const tn__meeting *m, double begin, char *why) {
-    char failure[TN__MEET_WHY + 1];
+static tn_status announce_members(const tn__meeting *m, double begin) {
+    char failure[768];
     tn__buffer all = {0}; /* grows as they arrive, since most of very many ranks may never arrive */
     tn__buffer_text(&all, "+");
-    tn_status status = collect_members(m, begin, &all, why);
+    tn_status status = collect_members(m, begin, &all);
     tn_store_call c = {.kind = TN_STORE_SET,
                        .key = "result",
                        .data = all.at,
                        .bytes = all.bytes,
                        .deadline = m->deadline + GRACE_SECONDS};
     if (status != TN_OK) {
-        snprintf(failure, sizeof(failure), "%c%s", status == TN_EMISMATCH ? 'm' : 'p', why);
+        snprintf(failure, sizeof(failure), "%c%s", status == TN_EMISMATCH ? 'm' : 'p',
+                 tn__error_why());
         c.data = failure;
         c.bytes = strlen(failure);
         c.deadline = tn__now() + GRACE_SECONDS;
     }
     tn_status told = m->store->run(m->store, &c);
-    if (status == TN_OK && told != TN_OK) { status = say_why(why, told, "%s", c.why); }
+    tn__raise(told, OPERATION, "%s", c.why);
     tn__buffer_free(&all);
-    return status;
+    return tn_error();
 }
 
-static tn_status read_result(const char *result, int ranks, tn__member *members, char *why) {
+static tn_status read_result(const char *result, int ranks, tn__member *members) {
     if (*result != '+') {
-        return say_why(why, *result == 'm' ? TN_EMISMATCH : TN_EPEER, "%s",
-                       *result ? result + 1 : "");
+        return tn__raise(*result == 'm' ? TN_EMISMATCH : TN_EPEER, OPERATION, "%s",
+                         *result ? result + 1 : "");
     }
     const char *line = result + 1;
     for (int rank = 0; rank < ranks; rank++) {
-        if (!read_line(line, rank, ranks, &members[rank], why)) { return TN_EMISMATCH; }
+        if (!read_line(line, rank, ranks, &members[rank])) { return TN_EMISMATCH; }
         line += strcspn(line, "\n");
         line += *line == '\n';
     }
     return TN_OK;
 }
 
-tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why) {
+tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members) {
     double begin = tn__now();
-    tn_status status = claim_rank(m->store, mine, m->rank, m->ranks, m->deadline, why);
-    if (status == TN_OK && m->rank == 0) { status = announce_members(m, begin, why); }
+    tn_status status = claim_rank(m->store, mine, m->rank, m->ranks, m->deadline);
+    if (status == TN_OK && m->rank == 0) { status = announce_members(m, begin); }
     if (status != TN_OK) { return status; }
-    char *result;
-    double limit = m->deadline + 2 * GRACE_SECONDS;
-    status = await_text(m, 0, "result", limit, &result, why);
-    if (status == TN_EPEER && tn__now() >= limit) {
-        status = list_missing(m->store, m->ranks, tn__now() - begin, why);
-    } else if (status == TN_OK) {
-        status = read_result(result, m->ranks, members, why);
-    }
+    char *result = await_text(m, 0, "result", m->deadline + 2 * GRACE_SECONDS, begin);
+    if (result) { read_result(result, m->ranks, members); }
     free(result);
-    return status;
+    return tn_error();
 }
 
 /* ---- Levels ---------------------------------------------------------------------------------- */
@@ -299,7 +284,8 @@ static bool all_have(const tn__member *members, int ranks, const char *word, siz
     return r == ranks;
 }
 
-tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS], char *why) {
+bool tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS],
+                    char note[TN__NOTE]) {
     const char *kinds = members[0].kinds, *highest = NULL;
     int other = 1, length = 0;
     for (const char *at = kinds + strcspn(kinds, ":"); *at;) {
@@ -315,16 +301,19 @@ tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KIN
     }
     if (!highest) {
         const tn__member *m = &members[other < ranks ? other : 0];
-        return say_why(why, TN_EMISMATCH,
-                       "rank %d (%s) computes with %s and rank 0 (%s) with %s: at no level of the "
-                       "CPU's kernels do they get the same bits",
-                       other, m->who, m->kinds, members[0].who, kinds);
+        return tn__fail(TN_EMISMATCH, OPERATION,
+                        "rank %d (%s) computes with %s and rank 0 (%s) with %s: at no level of the "
+                        "CPU's kernels do they get the same bits",
+                        other, m->who, m->kinds, members[0].who, kinds);
     }
     snprintf(word, TN__KINDS, "%.*s", length, highest);
-    if (other == ranks) { return TN_OK; }
-    return say_why(why, TN_OK,
-                   "rank %d (%s) has the CPU's level %s and rank 0 (%s) %s: all ranks compute at "
-                   "%s, so that they get the same bits",
-                   other, members[other].who, last_level(members[other].kinds), members[0].who,
-                   last_level(kinds), word);
+    *note = 0;
+    if (other < ranks) {
+        snprintf(note, TN__NOTE,
+                 "rank %d (%s) has the CPU's level %s and rank 0 (%s) %s: all ranks compute at "
+                 "%s, so that they get the same bits",
+                 other, members[other].who, last_level(members[other].kinds), members[0].who,
+                 last_level(kinds), word);
+    }
+    return true;
 }

@@ -6,7 +6,7 @@
 #include "tern/distributed.h"
 #include "tern/sys/store.h"
 
-enum { TN__WHO = 80, TN__MEET_WHY = 768 };
+enum { TN__WHO = 80, TN__NOTE = 512 };
 
 typedef struct tn__member {
     char host[TN__HOST_KEY];
@@ -33,14 +33,14 @@ typedef struct tn__meeting {
 } tn__meeting;
 
 /* Joins this process, described by `mine`. On TN_OK every rank has the same members[ranks].
- * Otherwise, with a reason in why[TN__MEET_WHY]: TN_EPEER names ranks that ended or were not there
- * by the deadline, TN_EMISMATCH two that disagree; or it is the store's error. */
-tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members, char *why);
+ * Otherwise raises: TN_EPEER names ranks that ended or were not there by the deadline, TN_EMISMATCH
+ * two that disagree; or it is the store's error. */
+tn_status tn__meet(const tn__meeting *m, const tn__member *mine, tn__member *members);
 
 /* The level of the CPU's kernels at which all ranks get the same bits, the highest that every one
- * has, into word. TN_EMISMATCH: there is none. why[TN__MEET_WHY] names two ranks that differ, or
- * stays as it is. */
-TN_API tn_status tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS],
-                                char *why);
+ * has, into word; `note` names two ranks that differ, or is "". False after raising TN_EMISMATCH:
+ * there is none. */
+TN_API bool tn__meet_level(const tn__member *members, int ranks, char word[TN__KINDS],
+                           char note[TN__NOTE]);
 
 #endif

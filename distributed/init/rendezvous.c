@@ -57,18 +57,13 @@ static void warn_of_guessable(const char *why) {
 }
 
 /* A secret that this job's ranks have and strangers do not. False: none, or after raising. */
-static bool find_secret(const tn__environment *e, bool one_host, char secret[TN__TOKEN],
-                        char *why) {
-    if (e->token_file) {
-        tn_status status = tn__token_read(e->token_file, secret, why);
-        if (status != TN_OK) { tn__raise(status, OPERATION, "TERN_TOKEN_FILE: %s", why); }
-        return status == TN_OK;
-    }
+static bool find_secret(const tn__environment *e, bool one_host, char secret[TN__TOKEN]) {
+    if (e->token_file) { return tn__token_read(e->token_file, secret) == TN_OK; }
     if (e->secret) {
         snprintf(secret, TN__TOKEN, "%s", e->secret);
         return true;
     }
-    return one_host && tn__token_user(secret, why) == TN_OK;
+    return one_host && tn__token_user(secret) == TN_OK;
 }
 
 /* TERN_TOKEN as it is; else a secret mixed with what tells this job from the user's others and, if
@@ -76,19 +71,23 @@ static bool find_secret(const tn__environment *e, bool one_host, char secret[TN_
  * guessed, and rank 0 says so. A rank that goes on to the next world must not meet ranks still
  * serving the last. False after raising. */
 static bool choose_token(ports *p, const tn__environment *e, const char *job, bool one_host) {
-    char token[TN__TOKEN], secret[TN__TOKEN], why[TN_STORE_WHY] = "";
+    char token[TN__TOKEN], secret[TN__TOKEN];
     char place[TN__HOST_KEY] = "", identity[TN__TOKEN + TN__HOST_KEY];
     if (one_host) { tn__host_network(place); }
     snprintf(identity, sizeof(identity), "%s %s", job, place);
+    tn__quiet(1);
+    bool found = *e->token || find_secret(e, one_host, secret);
+    tn__quiet(-1);
     if (*e->token) {
         snprintf(token, sizeof(token), "%s", e->token);
-    } else if (find_secret(e, one_host, secret, why)) {
+    } else if (found) {
         tn__token_derive(secret, identity, token);
-    } else if (tn__pending()) {
-        return false;
+    } else if (e->token_file) {
+        return tn__raise_again(OPERATION, "TERN_TOKEN_FILE") == TN_OK;
     } else {
         snprintf(token, sizeof(token), "%.*s", TN__TOKEN - 1, job);
-        if (e->rank == 0) { warn_of_guessable(why); }
+        if (e->rank == 0) { warn_of_guessable(tn__error_why()); }
+        tn_error_clear();
     }
     int length = snprintf(p->token, sizeof(p->token), "%s", token);
     if (e->world) {
@@ -136,10 +135,9 @@ static tn_store_server *serve_store(const ports *p, double deadline) {
                   "MASTER_ADDR and MASTER_PORT is running (set TERN_TOKEN to tell them apart)",
                   p->first, p->first + p->count - 1);
     } else {
-        const char *reason = strstr(why.message, "store_serve: "); /* after the caller's line */
         tn__raise(TN_EIO, OPERATION,
                   "rank 0 cannot serve the store at any of the ports %d to %d: %s", p->first,
-                  p->first + p->count - 1, reason ? reason : why.message);
+                  p->first + p->count - 1, why.message + why.why);
     }
     return NULL;
 }
@@ -195,12 +193,11 @@ static tn_store *find_store(const ports *p, const tn__environment *e, double tim
             return store;
         }
     } while (tn__rest_until(&pause, LONGEST_PAUSE, deadline));
-    tn__raise(
+    return tn__fail_null(
         TN_EPEER, OPERATION,
         "rank %d of %d has found no store of this job at %s, ports %d to %d, within %.1f seconds "
         "(%s); rank 0 serves it: has it started?",
         e->rank, e->ranks, p->hosts[0], p->first, p->first + p->count - 1, tn__now() - begin, why);
-    return NULL;
 }
 
 /* ---- Ways to meet ---------------------------------------------------------------------------- */

@@ -3,6 +3,7 @@
 #define TERN_DISTRIBUTED_INIT_RENDEZVOUS_H
 
 #include "distributed/init/environment.h"
+#include "tern/store.h"
 
 typedef struct tn__rendezvous {
     tn_store *store;

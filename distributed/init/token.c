@@ -4,7 +4,7 @@
 #include "distributed/init/token.h"
 
 #include "core/descriptor.h"
-#include "distributed/store/store.h"
+#include "core/error.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -28,81 +28,82 @@ static void write_hex(char *text, const uint8_t *bytes, size_t n) {
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 /* Whether the open file can be this user's secret. */
-static tn_status check_secret(int fd, const char *path, char *why) {
+static tn_status check_secret(int fd, const char *path) {
     struct stat about;
     if (fstat(fd, &about) != 0) {
-        return tn__why(why, TN_EIO, "%.150s: %s", path, strerror(errno));
+        return tn__raise(TN_EIO, NULL, "%.150s: %s", path, strerror(errno));
     }
     if (!S_ISREG(about.st_mode)) {
-        return tn__why(why, TN_EIO, "%.150s is not a regular file: a token is not read from it",
-                       path);
+        return tn__raise(TN_EIO, NULL, "%.150s is not a regular file: a token is not read from it",
+                         path);
     }
     if (about.st_uid != geteuid()) {
-        return tn__why(why, TN_EIO,
-                       "%.150s belongs to user %u, not to %u: the token file must be yours", path,
-                       (unsigned)about.st_uid, (unsigned)geteuid());
+        return tn__raise(TN_EIO, NULL,
+                         "%.150s belongs to user %u, not to %u: the token file must be yours", path,
+                         (unsigned)about.st_uid, (unsigned)geteuid());
     }
     if (about.st_mode & (S_IRWXG | S_IRWXO)) {
-        return tn__why(why, TN_EIO,
-                       "others can access %.120s (mode %04o): make a new token, and chmod 600 it",
-                       path, (unsigned)about.st_mode & 07777u);
+        return tn__raise(TN_EIO, NULL,
+                         "others can access %.120s (mode %04o): make a new token, and chmod 600 it",
+                         path, (unsigned)about.st_mode & 07777u);
     }
     return TN_OK;
 }
 
 /* Removes the end of the line. */
-static tn_status check_text(char *text, const char *path, char *why) {
+static tn_status check_text(char *text, const char *path) {
     size_t length = strlen(text);
     while (length && strchr("\r\n", text[length - 1])) {
         text[--length] = 0;
     }
     if (length == 0 || length >= TN__TOKEN) {
-        return tn__why(why, TN_EFORMAT, "the token in %.120s has %s%d characters (1 to %d)", path,
-                       length ? "more than " : "", length ? TN__TOKEN - 1 : 0, TN__TOKEN - 1);
+        return tn__raise(TN_EFORMAT, NULL, "the token in %.120s has %s%d characters (1 to %d)",
+                         path, length ? "more than " : "", length ? TN__TOKEN - 1 : 0,
+                         TN__TOKEN - 1);
     }
     for (size_t i = 0; i < length; i++) {
         if (text[i] < ' ' || text[i] > '~') {
-            return tn__why(why, TN_EFORMAT,
-                           "the token in %.120s is not one line of printable ASCII", path);
+            return tn__raise(TN_EFORMAT, NULL,
+                             "the token in %.120s is not one line of printable ASCII", path);
         }
     }
     return TN_OK;
 }
 
-static tn_status read_secret(int fd, const char *path, char token[TN__TOKEN], char *why) {
+static tn_status read_secret(int fd, const char *path, char token[TN__TOKEN]) {
     char text[TN__TOKEN + 3];
     size_t bytes = 0;
     for (ssize_t got = 1; got > 0 && bytes < sizeof(text) - 1; bytes += (size_t)got) {
         got = read(fd, text + bytes, sizeof(text) - 1 - bytes);
-        if (got < 0) { return tn__why(why, TN_EIO, "%.150s: %s", path, strerror(errno)); }
+        if (got < 0) { return tn__raise(TN_EIO, NULL, "%.150s: %s", path, strerror(errno)); }
     }
     text[bytes] = 0;
     if (strlen(text) != bytes) {
-        return tn__why(why, TN_EFORMAT, "the token in %.120s contains a zero byte", path);
+        return tn__raise(TN_EFORMAT, NULL, "the token in %.120s contains a zero byte", path);
     }
-    tn_status status = check_text(text, path, why);
+    tn_status status = check_text(text, path);
     if (status == TN_OK) { memcpy(token, text, strlen(text) + 1); }
     return status;
 }
 
-/* Sets *missing if there is no such file. */
-static tn_status open_secret(const char *path, char token[TN__TOKEN], bool *missing, char *why) {
-    int fd =
-        tn__above_streams(open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
-    *missing = fd < 0 && errno == ENOENT;
+static int open_secret(const char *path) {
+    return tn__above_streams(open(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY | O_CLOEXEC));
+}
+
+/* Closes fd; below 0: open_secret has failed. */
+static tn_status take_secret(int fd, const char *path, char token[TN__TOKEN]) {
     if (fd < 0) {
-        return tn__why(why, TN_EIO, "the token file %.150s: %s", path,
-                       errno == ELOOP ? "a symbolic link is not followed" : strerror(errno));
+        return tn__raise(TN_EIO, NULL, "the token file %.150s: %s", path,
+                         errno == ELOOP ? "a symbolic link is not followed" : strerror(errno));
     }
-    tn_status status = check_secret(fd, path, why);
-    status = status == TN_OK ? read_secret(fd, path, token, why) : status;
+    tn_status status = check_secret(fd, path);
+    status = status == TN_OK ? read_secret(fd, path, token) : status;
     close(fd);
     return status;
 }
 
-tn_status tn__token_read(const char *path, char token[TN__TOKEN], char *why) {
-    bool missing;
-    return open_secret(path, token, &missing, why);
+tn_status tn__token_read(const char *path, char token[TN__TOKEN]) {
+    return take_secret(open_secret(path), path, token);
 }
 
 /* ---- Making ---------------------------------------------------------------------------------- */
@@ -148,7 +149,7 @@ static bool write_secret(int fd) {
 
 /* The file appears whole, under a name that is still free: a second process reads the first
  * one's. */
-static tn_status make_secret(const char *path, char *why) {
+static tn_status make_secret(const char *path) {
     char new_path[PATH_SIZE];
     make_folders(path);
     snprintf(new_path, sizeof(new_path), "%.*s.XXXXXX", PATH_SIZE - 8, path);
@@ -160,23 +161,23 @@ static tn_status make_secret(const char *path, char *why) {
         unlink(new_path);
     }
     return made ? TN_OK
-                : tn__why(why, TN_EIO, "this user's token cannot be made in %.120s: %s", path,
-                          strerror(error));
+                : tn__raise(TN_EIO, NULL, "this user's token cannot be made in %.120s: %s", path,
+                            strerror(error));
 }
 
-tn_status tn__token_user(char token[TN__TOKEN], char *why) {
+tn_status tn__token_user(char token[TN__TOKEN]) {
     char path[PATH_SIZE];
-    bool missing;
     if (!user_path(path)) {
-        return tn__why(
-            why, TN_EIO,
+        return tn__raise(
+            TN_EIO, NULL,
             "no place for this user's token: neither XDG_CONFIG_HOME nor HOME is a usable path");
     }
-    tn_status status = open_secret(path, token, &missing, why);
-    if (missing && (status = make_secret(path, why)) == TN_OK) {
-        status = open_secret(path, token, &missing, why);
+    int fd = open_secret(path);
+    if (fd < 0 && errno == ENOENT) {
+        if (make_secret(path) != TN_OK) { return tn_error(); }
+        fd = open_secret(path);
     }
-    return status;
+    return take_secret(fd, path, token);
 }
 
 void tn__token_derive(const char *secret, const char *job, char token[TN__TOKEN]) {

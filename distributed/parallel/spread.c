@@ -200,10 +200,7 @@ tn_spread *tn_spread_new(void *m, tn_group *world, tn_spread_options options) {
 }
 
 tn_group *tn_spread_group(tn_spread *s, const char *dims) {
-    if (!s) {
-        tn__raise(TN_EVALUE, "spread_group", "the spread is NULL");
-        return NULL;
-    }
+    if (!s) { return tn__fail_null(TN_EVALUE, "spread_group", "the spread is NULL"); }
     if (!tn__alive_is(&spreads, s, "spread_group")) { return NULL; }
     return tn_mesh_group(s->mesh, dims);
 }

@@ -28,9 +28,9 @@ static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeou
     double now = tn__now(), deadline = now + (timeout > 0 ? timeout : r->options.timeout);
     deadline = tn__rpc_inside(r) ? fmin(deadline, tn__served->deadline) : deadline;
     if (deadline <= now) {
-        tn__raise(TN_EPEER, operation,
-                  "\"%s\" of rank %d: the call that runs this one has no time left", name, to);
-        return NULL;
+        return tn__fail_null(TN_EPEER, operation,
+                             "\"%s\" of rank %d: the call that runs this one has no time left",
+                             name, to);
     }
     size_t length = strlen(name);
     tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, operation);
@@ -219,8 +219,10 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
                   f->name, f->to, (unsigned long long)reply->head.bytes,
                   (long long)r->options.message_limit);
     } else if (reply->head.status != TN_OK) {
+        const char *body = (const char *)reply->body, *none = "it has no memory to say why";
+        int bytes = (int)reply->head.bytes;
         tn__raise((tn_status)reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name,
-                  f->to, (int)reply->head.bytes, (const char *)reply->body);
+                  f->to, bytes ? bytes : 99, bytes ? body : none);
     }
     return !tn__pending() && tn__values_decode(reply, out);
 }

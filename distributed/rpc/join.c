@@ -38,7 +38,6 @@ typedef struct joining {
     tn_engine_options meet;
     char secret[TN__TOKEN]; /* of those that dial this rank */
     int listener;
-    char why[TN_ENGINE_WHY]; /* it has failed */
 } joining;
 
 /* Of those that dial the rank with this salt. */
@@ -74,33 +73,32 @@ static bool admit_rank(joining *j, int fd) {
     return true;
 }
 
-/* "no connection from rank 2, 5"; false if none is missing. */
-static bool name_missing(joining *j) {
-    const tn_rpc *r = j->rpc;
+/* "2, 5": the ranks without a connection; "" if there are none. */
+static const char *name_missing(const tn_rpc *r, char text[400]) {
     size_t length = 0;
-    for (int i = r->rank + 1; i < r->ranks && length < sizeof(j->why); i++) {
+    *text = 0;
+    for (int i = r->rank + 1; i < r->ranks && length < 400; i++) {
         if (r->peers[i].fd < 0) {
-            length += (size_t)snprintf(j->why + length, sizeof(j->why) - length, "%s%d",
-                                       length ? ", " : "no connection from rank ", i);
+            length += (size_t)snprintf(text + length, 400 - length, "%s%d", length ? ", " : "", i);
         }
     }
-    return length > 0;
+    return text;
 }
 
 static bool accept_ranks(joining *j) {
-    while (name_missing(j)) {
+    char missing[400];
+    while (*name_missing(j->rpc, missing)) {
         struct pollfd polled = {.fd = j->listener, .events = POLLIN};
         int left = tn__milliseconds_left(j->meet.deadline);
-        if (left <= 0) { return false; }
+        if (left <= 0) { return tn__fail(TN_EPEER, NULL, "no connection from rank %s", missing); }
         poll(&polled, 1, left);
         int fd = tn__above_streams(accept4(j->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC));
         if (fd >= 0 && !admit_rank(j, fd)) {
             close(fd);
         } else if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM)) {
-            size_t length = strnlen(j->why, 400);
-            snprintf(j->why + length, sizeof(j->why) - length, ", which could not be taken: %s",
-                     strerror(errno));
-            return false;
+            return tn__fail(TN_EPEER, NULL,
+                            "no connection from rank %s, which could not be taken: %s", missing,
+                            strerror(errno));
         }
     }
     return true;
@@ -128,17 +126,16 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at) {
     const char *text = at->data;
     bool again =
         text && !text[at->bytes - 1] && sscanf(text, "%63s %d %32s", host, &port, salt) == 3;
-    snprintf(j->why, sizeof(j->why), "rank %d gave no address", to);
+    if (!again) { return tn__fail(TN_EPEER, NULL, "rank %d gave no address", to); }
     while (again) {
         make_secret(j, salt, secret);
         tn__dialed dialed = tn__tcp_dial(host, port, secret, j->meet.deadline, &fd, reason);
         if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) { return true; }
-        snprintf(j->why, sizeof(j->why), "rank %d: %s", to, reason);
         again =
             (dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS) &&
             tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline);
     }
-    return false;
+    return tn__fail(TN_EPEER, NULL, "rank %d: %s", to, reason);
 }
 
 /* ---- All ------------------------------------------------------------------------------------- */
@@ -147,13 +144,12 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at) {
 static bool listen_here(joining *j, char *mine, size_t bytes) {
     char address[TN__ADDRESS], salt[TN__TOKEN];
     int port = 0;
-    if (!tn__gloo_address(&j->meet, address, j->why)) { return false; }
+    if (!tn__gloo_address(&j->meet, address)) { return false; }
     if (!tn__token_random(salt, SALT_BYTES)) {
-        snprintf(j->why, sizeof(j->why), "the system gives no random numbers");
-        return false;
+        return tn__fail(TN_EPEER, NULL, "the system gives no random numbers");
     }
     make_secret(j, salt, j->secret);
-    j->listener = tn__net_listen(address, &port, j->why);
+    j->listener = tn__net_listen(address, &port, NULL);
     snprintf(mine, bytes, "%s %d %s", address, port, salt);
     return j->listener >= 0;
 }
@@ -161,7 +157,7 @@ static bool listen_here(joining *j, char *mine, size_t bytes) {
 static bool connect_ranks(joining *j, tn_store_value *at) {
     char mine[TN__ADDRESS + TN__TOKEN + 16] = "";
     bool fine = listen_here(j, mine, sizeof(mine)) &&
-                tn__gloo_meet(&j->meet, "at", mine, strlen(mine) + 1, at, j->why);
+                tn__gloo_meet(&j->meet, "at", mine, strlen(mine) + 1, at);
     for (int to = 0; fine && to < j->rpc->rank; to++) {
         fine = dial_rank(j, to, &at[to]);
     }
@@ -178,10 +174,10 @@ bool tn__rpc_join(tn_rpc *r) {
                           .interface = r->interface},
                  .listener = -1};
     tn_store_value *at = tn__calloc_for((size_t)r->ranks, sizeof(*at), "rpc_start");
+    tn__quiet(1);
     bool fine = at && connect_ranks(&j, at);
-    if (at && !fine) {
-        tn__raise(TN_EPEER, "rpc_start", "rank %d of %d: %s", r->rank, r->ranks, j.why);
-    }
+    tn__quiet(-1);
+    if (at && !fine) { tn__raise_again("rpc_start", "rank %d of %d", r->rank, r->ranks); }
     if (j.listener >= 0) { close(j.listener); }
     tn__gloo_forget(at, r->ranks);
     free(at);

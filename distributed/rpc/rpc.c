@@ -152,8 +152,8 @@ tn_rpc *tn_rpc_new(tn_group *g, tn_rpc_options options) {
         return NULL;
     }
     if (tn_group_rank(g) < 0) {
-        tn__raise(TN_ESTATE, "rpc_new", "this rank is not a member of group %s", tn_group_name(g));
-        return NULL;
+        return tn__fail_null(TN_ESTATE, "rpc_new", "this rank is not a member of group %s",
+                             tn_group_name(g));
     }
     return make_rpc(g, &options);
 }

@@ -55,15 +55,18 @@ static tn__rpc_frame *run_call(tn_rpc *r, const tn__rpc_frame *call, tn__rpc_hea
     return reply;
 }
 
-/* With the pending error, which becomes the caller's; NULL: there is no memory. */
-static tn__rpc_frame *error_reply(tn__rpc_head h) {
+/* Makes of the call the reply with the pending error, which becomes the caller's. Where there is no
+ * memory for its text, the caller gets the status alone. */
+static tn__rpc_frame *error_reply(tn__rpc_frame *call, tn__rpc_head h) {
     tn_error_record record;
-    if (!tn_error_take(&record)) { return NULL; }
+    tn_error_take(&record);
     size_t length = strlen(record.message);
+    tn__rpc_frame *f = tn__realloc(call, sizeof(*f) + length);
     h.status = (uint8_t)record.status;
-    h.bytes = length;
-    tn__rpc_frame *f = tn__rpc_frame_new(&h);
-    if (f) { memcpy(f->body, record.message, length); }
+    h.bytes = f ? length : 0;
+    f = f ? f : call;
+    *f = (tn__rpc_frame){.head = h};
+    memcpy(f->body, record.message, h.bytes);
     return f;
 }
 
@@ -78,12 +81,15 @@ static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
     {
         TN_SCOPE; /* what its end raises is no later call's */
         reply = run_call(r, call, h);
-        reply = reply ? reply : error_reply(h);
+        if (reply) {
+            free(call);
+        } else {
+            reply = error_reply(call, h);
+        }
     }
     tn__served = NULL;
-    if (reply) { tn__rpc_send(r, call->from, reply); }
+    tn__rpc_send(r, serving.caller, reply);
     tn_error_clear();
-    free(call);
 }
 
 /* ---- Threads --------------------------------------------------------------------------------- */

@@ -17,7 +17,9 @@ static uint64_t element_bytes(tn_tensor *t) {
 /* Sets what in h depends on the name and the values; false after raising. */
 static bool measure_values(tn__rpc_head *h, int to, const char *name, const tn_values *v,
                            int64_t limit, const char *operation) {
-    const char *quote = name ? "\"" : "", *what = name ? name : "the result";
+    const char *quote = name ? "\"" : "";
+    const char *unnamed = h->kind == TN__RPC_BACKWARD ? "the gradients" : "the result";
+    const char *what = name ? name : unnamed;
     const char *whose = name ? "of" : "for";
     if (v->n < 0 || v->n > TN_MAX_VALUES) {
         tn__raise(TN_EVALUE, operation, "%s%s%s %s rank %d: %d tensors (0 to %d)", quote, what,
@@ -57,9 +59,8 @@ tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const
     if (!measure_values(&h, to, name, v, limit, operation)) { return NULL; }
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (!f) {
-        tn__raise(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
-                  (unsigned long long)h.bytes);
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
+                             (unsigned long long)h.bytes);
     }
     if (name) { memcpy(f->body, name, h.name_bytes); }
     uint8_t *at = f->body + h.name_bytes;

@@ -123,7 +123,8 @@ static tn__dialed dial_address(const struct addrinfo *at, const char *token, dou
  * not hide the next. Of answers that are not ours, the most informative is kept. */
 tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double deadline, int *fd,
                         char *why) {
-    struct addrinfo *list = tn__net_resolve(host, port, why);
+    const char *unknown;
+    struct addrinfo *list = tn__net_resolve(host, port, &unknown);
     tn__dialed best = TN__DIAL_NO_HOST;
     int left = 0;
     *fd = -1;
@@ -140,7 +141,11 @@ tn__dialed tn__tcp_dial(const char *host, int port, const char *token, double de
             tn__why(why, TN_EPEER, "%.60s:%d: %.180s", host, port, reason);
         }
     }
-    if (list) { freeaddrinfo(list); }
+    if (list) {
+        freeaddrinfo(list);
+    } else {
+        tn__why(why, TN_EPEER, "unknown host %.100s: %s", host, unknown);
+    }
     return best;
 }
 

@@ -2,6 +2,7 @@
 #include "distributed/store/net.h"
 
 #include "core/descriptor.h"
+#include "core/error.h"
 #include "distributed/store/ports.h"
 
 #include <arpa/inet.h>
@@ -32,23 +33,18 @@ void tn__net_options(int fd) {
 
 /* ---- Addresses ------------------------------------------------------------------------------- */
 
-/* The addresses of a host; NULL with a reason. */
-static struct addrinfo *resolve_host(const char *host, int port, int flags, char *why) {
+static struct addrinfo *resolve_host(const char *host, int port, int flags, const char **error) {
     struct addrinfo hints = {.ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = flags},
                     *list = NULL;
     char service[16];
     snprintf(service, sizeof(service), "%d", port);
     int failed = getaddrinfo(host, service, &hints, &list);
-    if (failed) {
-        tn__why(why, TN_EPEER, "unknown host %.100s: %s", host ? host : "(any)",
-                failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed));
-        return NULL;
-    }
-    return list;
+    *error = failed == EAI_SYSTEM ? strerror(errno) : gai_strerror(failed);
+    return failed ? NULL : list;
 }
 
-struct addrinfo *tn__net_resolve(const char *host, int port, char *why) {
-    return resolve_host(host, port, AI_NUMERICSERV, why);
+struct addrinfo *tn__net_resolve(const char *host, int port, const char **error) {
+    return resolve_host(host, port, AI_NUMERICSERV, error);
 }
 
 bool tn__net_place(int fd, bool other, uint8_t place[TN__PLACE]) {
@@ -126,27 +122,29 @@ static int listen_on(const struct addrinfo *list, bool is_any, int port, int *er
     return fd;
 }
 
-int tn__net_listen(const char *host, int *port, char *why) {
+int tn__net_listen(const char *host, int *port, const char *operation) {
     tn__ports open;
-    if (tn__ports_find(&open, why) != TN_OK) { return -1; }
+    if (tn__ports_find(&open, operation) != TN_OK) { return -1; }
     if (*port && !tn__ports_have(&open, *port)) {
-        tn__why(why, TN_EVALUE, "port %d is not one of TERN_PORTS, %d-%d", *port, open.first,
-                open.last);
+        tn__raise(TN_EIO, operation, "port %d is not one of TERN_PORTS, %d-%d", *port, open.first,
+                  open.last);
         return -1;
     }
     bool chosen = *port || open.first == 0;
     int first = chosen ? *port : open.first, last = chosen ? *port : open.last;
-    struct addrinfo *list = resolve_host(host, first, AI_PASSIVE | AI_NUMERICSERV, why);
+    const char *where = host ? host : "any interface", *unknown;
+    struct addrinfo *list = resolve_host(host, first, AI_PASSIVE | AI_NUMERICSERV, &unknown);
     int fd = -1, error = EADDRINUSE;
     for (int p = first; list && p <= last && fd < 0 && error == EADDRINUSE; p++) {
         fd = listen_on(list, host == NULL, p, &error);
     }
-    const char *where = host ? host : "any interface";
-    if (list && fd < 0 && chosen) {
-        tn__why(why, TN_EIO, "%.100s port %d: %s", where, *port, strerror(error));
-    } else if (list && fd < 0) {
-        tn__why(why, TN_EIO, "%.100s: none of TERN_PORTS, %d-%d, is free: %s", where, first, last,
-                strerror(error));
+    if (!list) {
+        tn__raise(TN_EIO, operation, "unknown host %.100s: %s", where, unknown);
+    } else if (fd < 0 && chosen) {
+        tn__raise(TN_EIO, operation, "%.100s port %d: %s", where, *port, strerror(error));
+    } else if (fd < 0) {
+        tn__raise(TN_EIO, operation, "%.100s: none of TERN_PORTS, %d-%d, is free: %s", where, first,
+                  last, strerror(error));
     }
     if (list) { freeaddrinfo(list); }
     uint8_t place[TN__PLACE];

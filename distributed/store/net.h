@@ -13,11 +13,11 @@
 void tn__net_options(int fd);
 
 /* A listening socket; host NULL: all interfaces, IPv6 and IPv4. port 0: any of TERN_PORTS; *port
- * becomes the actual one. -1 with a reason, also for a port that is not among TERN_PORTS. */
-TN_API int tn__net_listen(const char *host, int *port, char *why);
+ * becomes the actual one. -1 after raising, also for a port that is not among TERN_PORTS. */
+TN_API int tn__net_listen(const char *host, int *port, const char *operation);
 
-/* The addresses of a host, for freeaddrinfo; NULL with a reason. */
-TN_API struct addrinfo *tn__net_resolve(const char *host, int port, char *why);
+/* The addresses of a host, for freeaddrinfo; NULL with what the system says in *error. */
+TN_API struct addrinfo *tn__net_resolve(const char *host, int port, const char **error);
 
 /* Connects to the first of them. -1 with an errno in *error. */
 TN_API int tn__net_connect(const struct addrinfo *at, double deadline, int *error);

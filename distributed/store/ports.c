@@ -1,5 +1,7 @@
 #include "distributed/store/ports.h"
 
+#include "core/error.h"
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -15,24 +17,24 @@ static int read_port(const char *digits, size_t length) {
     return port <= LAST_PORT ? port : 0;
 }
 
-tn_status tn__ports_read(const char *name, const char *text, tn__ports *p, char *why) {
+tn_status tn__ports_read(const char *name, const char *text, tn__ports *p, const char *operation) {
     *p = (tn__ports){0};
     if (!text || !*text) { return TN_OK; }
     size_t length = strcspn(text, "-");
     tn__ports found = {.first = read_port(text, length)};
     found.last = text[length] ? read_port(text + length + 1, strlen(text + length + 1)) : 0;
     if (found.first == 0 || found.last < found.first) {
-        return tn__why(why, TN_EVALUE,
-                       "%s is \"%.60s\": should be FIRST-LAST, two ports from 1 to %d, such as "
-                       "30000-30100",
-                       name, text, LAST_PORT);
+        return tn__raise(TN_EVALUE, operation,
+                         "%s is \"%.60s\": should be FIRST-LAST, two ports from 1 to %d, such as "
+                         "30000-30100",
+                         name, text, LAST_PORT);
     }
     *p = found;
     return TN_OK;
 }
 
-tn_status tn__ports_find(tn__ports *p, char *why) {
-    return tn__ports_read("TERN_PORTS", getenv("TERN_PORTS"), p, why);
+tn_status tn__ports_find(tn__ports *p, const char *operation) {
+    return tn__ports_read("TERN_PORTS", getenv("TERN_PORTS"), p, operation);
 }
 
 bool tn__ports_have(const tn__ports *p, int port) {

@@ -35,16 +35,12 @@ static void prefix_destroy(tn_store *s) {
 
 tn_store *tn_prefix_store(tn_store *s, const char *prefix) {
     if (tn__pending()) { return NULL; }
-    if (!s) {
-        tn__raise(TN_EVALUE, "prefix_store", "the store is NULL");
-        return NULL;
-    }
+    if (!s) { return tn__fail_null(TN_EVALUE, "prefix_store", "the store is NULL"); }
     if (!tn__store_key(prefix)) {
-        tn__raise(
+        return tn__fail_null(
             TN_EVALUE, "prefix_store",
             "the prefix is \"%.60s\" (must be 1 to %d bytes without spaces and control characters)",
             prefix ? prefix : "(NULL)", TN_STORE_KEY);
-        return NULL;
     }
     if (tn__refuse_inherited(s->process, "prefix_store", "the store")) { return NULL; }
     prefix_store *p = tn__calloc_for(1, sizeof(*p), "prefix_store");

@@ -189,8 +189,7 @@ tn_store *tn_tcp_store(const char *host, int port, const char *token, double tim
         free(t);
         free(host_copy);
         free(token_copy);
-        tn__raise(TN_ENOMEM, "tcp_store", "no memory");
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, "tcp_store", "no memory");
     }
     *t = (tcp_store){.base = {.kind = "tcp",
                               .refs = 1,
@@ -206,8 +205,7 @@ tn_store *tn_tcp_store(const char *host, int port, const char *token, double tim
     int fd = join_server(t, true, tn__now() + timeout, why);
     if (fd < 0) {
         tn_store_free(&t->base);
-        tn__raise(TN_EPEER, "tcp_store", "%s", why);
-        return NULL;
+        return tn__fail_null(TN_EPEER, "tcp_store", "%s", why);
     }
     put_back(t, fd);
     return &t->base;

@@ -391,15 +391,13 @@ static bool options_sound(int port, const char *token) {
 }
 
 tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
-    char why[TN_STORE_WHY] = "";
     if (!options_sound(port, token)) { return NULL; }
     tn_store_server *s = tn__calloc(1, sizeof(*s));
     char *copy = tn__strdup(token);
     if (!s || !copy) {
         free(s);
         free(copy);
-        tn__raise(TN_ENOMEM, "store_serve", "no memory");
-        return NULL;
+        return tn__fail_null(TN_ENOMEM, "store_serve", "no memory");
     }
     pthread_mutex_init(&s->lock, NULL);
     s->token = copy;
@@ -409,8 +407,7 @@ tn_store_server *tn_store_serve(const char *host, int port, const char *token) {
     s->epoll = s->wake = -1;
     s->port = port;
     s->process = tn__process();
-    s->listener = tn__net_listen(host, &s->port, why);
-    if (s->listener < 0) { tn__raise(TN_EIO, "store_serve", "%s", why); }
+    s->listener = tn__net_listen(host, &s->port, "store_serve");
     if (s->listener < 0 || !open_poll(s) || !start_thread(s)) {
         destroy_server(s);
         return NULL;

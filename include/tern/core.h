@@ -95,6 +95,7 @@ TN_API tn_status tn_raise(tn_status status, const char *format, ...) TN_PRINTF(2
 typedef struct tn_error_record {
     tn_status status;
     char message[1024];
+    int why; /* where in it the reason begins, after the place, the modules and the operation */
 } tn_error_record;
 TN_API bool tn_error_take(tn_error_record *record);
 TN_API void tn_error_give(const tn_error_record *record);

@@ -30,7 +30,7 @@ TN_API void tn_store_free(tn_store *s); /* NULL is fine */
  * no store without one, on any address: TN_EVALUE for NULL and "". Anyone who reaches the port can
  * try tokens, so it should be random: 32 hexadecimal digits. host NULL: all interfaces; port 0: any
  * that is free, or any of TERN_PORTS (FIRST-LAST) if that is set, and then no other is served:
- * TN_EIO. */
+ * TN_EIO, or TN_EVALUE where TERN_PORTS is none. */
 typedef struct tn_store_server tn_store_server;
 TN_API tn_store_server *tn_store_serve(const char *host, int port, const char *token);
 TN_API int tn_store_server_port(const tn_store_server *s);

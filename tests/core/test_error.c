@@ -1,5 +1,6 @@
 /* Errors: the first sticks, handlers, other threads, the text. tests/core/test_place.sh tests line
  * numbers. */
+#include "core/error.h"
 #include "core/place.h"
 #include "tern/tensor.h"
 
@@ -198,6 +199,30 @@ TEST_WITH(test_errors_travel, reset_errors, NULL) {
         strncmp(record.message, "raise_in_thread+0x", 18) != 0) {
         fail_msg("%s", record.message);
     }
+}
+
+/* The reason without place and operation: before the place is looked up and after, in a record, and
+ * raised again by who knows more. */
+TEST_WITH(test_reasons, reset_errors, NULL) {
+    assert_string_equal(tn__error_why(), "");
+    tn_raise(TN_EINDEX, "row: %d\x1b[0m is missing", 3);
+    assert_string_equal(tn__error_why(), "row: 3 is missing");
+    assert_ends(tn_error_message(), ": row: 3 is missing");
+    assert_string_equal(tn__error_why(), "row: 3 is missing");
+    tn_error_record record;
+    assert_true(tn_error_take(&record));
+    assert_string_equal(record.message + record.why, "row: 3 is missing");
+    tn_error_give(&record);
+    assert_string_equal(tn__error_why(), "row: 3 is missing");
+    assert_int_equal(tn__raise_again("load", "table %d", 1), TN_EINDEX);
+    assert_ends(tn_error_message(), ": load: table 1: row: 3 is missing");
+    assert_string_equal(tn__error_why(), "table 1: row: 3 is missing");
+    tn_error_clear();
+    tn_error_give(&(tn_error_record){.status = TN_EIO, .message = "short", .why = 900});
+    assert_string_equal(tn__error_why(), "short");
+    tn_error_clear();
+    assert_int_equal(tn__raise_again("load", "nothing"), TN_OK);
+    assert_int_equal(tn_error(), TN_OK);
 }
 
 TEST_WITH(test_take_and_give_nothing, reset_errors, NULL) {

@@ -100,7 +100,7 @@ TEST(test_log) {
 TEST(test_errors) {
     tn_raise(TN_EVALUE, "the file says %s", ESC "[2Jhello\b\n" ESC "]0;x\a\tworld\n");
     assert_error(TN_EVALUE, "the file says hello?\n?]0;x?\tworld\n");
-    tn_error_give(&(tn_error_record){TN_EPEER, "rank 1: " ESC "[31mno" ESC});
+    tn_error_give(&(tn_error_record){.status = TN_EPEER, .message = "rank 1: " ESC "[31mno" ESC});
     assert_error(TN_EPEER, "rank 1: no?");
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include "core/clock.h"
+#include "core/error.h"
 #include "tern/sys/group.h"
 #include "tern/sys/store.h"
 #include "tests/support/ranks.h"
@@ -18,7 +19,12 @@ enum { PATIENCE = 30 }; /* seconds: far longer than a test takes */
 
 static int rank, ranks;
 static uint64_t sequence;
-static char why[TN_ENGINE_WHY];
+static char why[TN_ENGINE_WHY]; /* of the last call's error; "": none */
+
+static inline void take_why(void) {
+    snprintf(why, sizeof(why), "%s", tn__error_why());
+    tn_error_clear();
+}
 
 static inline tn_engine *join_within(const char *place, double timeout) {
     rank = atoi(getenv("RANK"));
@@ -29,7 +35,8 @@ static inline tn_engine *join_within(const char *place, double timeout) {
                                  .ranks = ranks,
                                  .deadline = tn__now() + timeout,
                                  .timeout = timeout};
-    tn_engine *e = tn_engine_new("shm", &o, why);
+    tn_engine *e = tn_engine_new("shm", &o);
+    take_why();
     tn_store_free(store);
     return e;
 }
@@ -44,7 +51,10 @@ static inline tn_engine *join_engine(const char *place) {
 static inline tn_status run_for(tn_engine *e, tn_transfer t, double seconds) {
     t.sequence = ++sequence;
     t.deadline = tn__now() + seconds;
-    return e->run(e, &t, why);
+    tn_status status = e->run(e, &t);
+    rank_assert(status == tn_error());
+    take_why();
+    return status;
 }
 
 static inline tn_status run_transfer(tn_engine *e, tn_transfer t) {

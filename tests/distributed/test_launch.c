@@ -37,7 +37,7 @@ typedef struct stand_in {
     int early;              /* allocations while an operation was under way */
 } stand_in;
 
-static tn_status stand_launch(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status stand_launch(tn_engine *base, const tn_transfer *t) {
     stand_in *e = (stand_in *)base;
     diary *d = e->diary;
     pthread_mutex_lock(&d->lock);
@@ -51,13 +51,10 @@ static tn_status stand_launch(tn_engine *base, const tn_transfer *t, char *why) 
     return TN_OK;
 }
 
-static tn_status stand_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+static tn_status stand_poll(tn_engine *base, const tn_transfer *t, bool *over) {
     stand_in *e = (stand_in *)base;
     if (e->deadlines[e->polled] == 0) { e->deadlines[e->polled] = t->deadline; }
-    if (e->broken > 0 && e->polled + 1 >= e->broken) {
-        snprintf(why, TN_ENGINE_WHY, "it broke");
-        return TN_EPEER;
-    }
+    if (e->broken > 0 && e->polled + 1 >= e->broken) { return tn_raise(TN_EPEER, "it broke"); }
     *over = e->launched >= e->wanted;
     e->polled += *over;
     return TN_OK;
@@ -68,9 +65,8 @@ static void stand_stop(tn_engine *base, const char *reason) {
     e->inner->abort(e->inner, reason);
 }
 
-static void *stand_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *stand_alloc(tn_engine *base, size_t bytes, double deadline) {
     stand_in *e = (stand_in *)base;
-    *why = 0;
     e->early += e->polled < e->launched;
     return malloc(bytes);
 }

@@ -185,7 +185,7 @@ PLAIN_RANK(body_mismatch_message) {
 
 PLAIN_RANK(body_mismatch_alloc) {
     tn_engine *e = join_engine(argument);
-    rank_assert(e->alloc(e, rank == 1 ? 200 : 100, tn__now() + PATIENCE, why) == NULL);
+    rank_assert(e->alloc(e, rank == 1 ? 200 : 100, tn__now() + PATIENCE) == NULL);
     expect_error(run_transfer(e, BARRIER), TN_EMISMATCH,
                  "rank 0 allocates 100 bytes, but rank 1 allocates 200 bytes");
     e->destroy(e);

@@ -141,12 +141,15 @@ PLAIN_TEST(test_forged_blocks) {
 PLAIN_TEST(test_arguments) {
     tn_store *store = tn_memory_store();
     tn_engine_options o = {.store = store, .rank = 2, .ranks = 2};
-    assert_null(tn_engine_new("shm", &o, why));
+    assert_null(tn_engine_new("shm", &o));
+    take_why();
     assert_contains(why, "rank 2 of 2");
     o = (tn_engine_options){.store = store, .rank = 0, .ranks = 100000};
-    assert_null(tn_engine_new("shm", &o, why));
+    assert_null(tn_engine_new("shm", &o));
+    take_why();
     o = (tn_engine_options){.rank = 0, .ranks = 2}; /* as if making the store had failed */
-    assert_null(tn_engine_new("shm", &o, why));
+    assert_null(tn_engine_new("shm", &o));
+    take_why();
     assert_contains(why, "no store");
     assert_null(tn__checked_new(NULL));
     tn_store_free(store);

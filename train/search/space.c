@@ -23,8 +23,8 @@ static tn__searched *space_add(tn_search *s, const char *name, const void *value
         : s->space_count == TN__MOST_SEARCHED ? "these are too many"
                                               : NULL;
     if (wrong || tn__pending()) {
-        tn__raise(TN_EVALUE, "search", "%s: %s", name ? name : "NULL", wrong ? wrong : "");
-        return NULL;
+        return tn__fail_null(TN_EVALUE, "search", "%s: %s", name ? name : "NULL",
+                             wrong ? wrong : "");
     }
     tn__searched *v = &s->space[s->space_count++];
     strcpy(v->name, name);

@@ -38,9 +38,8 @@ TN__ALIVE_LIST(lines, "progress line");
 tn_progress *tn_progress_new(FILE *file, int64_t start, int64_t total, const char *unit) {
     tn_progress *p = file ? tn__calloc(1, sizeof(*p)) : NULL;
     if (!p) {
-        tn__raise(file ? TN_ENOMEM : TN_EVALUE, "progress", "%s",
-                  file ? "no memory" : "the file is NULL");
-        return NULL;
+        return tn__fail_null(file ? TN_ENOMEM : TN_EVALUE, "progress", "%s",
+                             file ? "no memory" : "the file is NULL");
     }
     tn__alive_begin(&lines, p);
     p->file = file;

@@ -6,6 +6,7 @@
  * before an allocation; before a send by a message to the receiver, which compares. That costs one
  * small operation each.
  */
+#include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/fingerprint.h"
 
@@ -18,11 +19,6 @@ typedef struct checked {
     tn__fingerprint *all;             /* [ranks] */
     const tn__fingerprint **pointers; /* to each of them */
 } checked;
-
-static tn_status checked_mismatch(checked *c, char *why) {
-    c->inner->abort(c->inner, why);
-    return TN_EMISMATCH;
-}
 
 /* `t` without its data: sends the fingerprint in the same direction. An all_gather has no root: one
  * that differs must not keep the ranks apart. */
@@ -38,57 +34,58 @@ static tn_transfer carrier_of(const tn_transfer *t, tn_collective kind, const vo
                          .deadline = t->deadline};
 }
 
-static tn_status compare_all(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
-                             char *why) {
+static tn_status compare_all(checked *c, const tn_transfer *t, const tn__fingerprint *mine) {
     const tn_transfer exchange = carrier_of(t, TN_ALL_GATHER, mine, c->all);
-    tn_status status = c->inner->run(c->inner, &exchange, why);
-    if (status == TN_OK && tn__fingerprint_differ(c->pointers, c->base.ranks, why, TN_ENGINE_WHY)) {
-        status = checked_mismatch(c, why);
+    tn_status status = c->inner->run(c->inner, &exchange);
+    char text[TN_ENGINE_WHY];
+    if (status == TN_OK && tn__fingerprint_differ(c->pointers, c->base.ranks, text, sizeof(text))) {
+        status = tn__raise(TN_EMISMATCH, NULL, "%s", text);
+        c->inner->abort(c->inner, text);
     }
     return status;
 }
 
 /* The two ends of one message must agree on what is sent. */
-static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__fingerprint *mine,
-                              char *why) {
+static tn_status compare_pair(checked *c, const tn_transfer *t, const tn__fingerprint *mine) {
     tn__fingerprint theirs = {0};
     const tn_transfer exchange = t->kind == TN_SEND ? carrier_of(t, TN_SEND, mine, NULL)
                                                     : carrier_of(t, TN_RECV, NULL, &theirs);
-    tn_status status = c->inner->run(c->inner, &exchange, why);
+    tn_status status = c->inner->run(c->inner, &exchange);
     if (status == TN_OK && t->kind == TN_RECV &&
         (theirs.dtype != mine->dtype || theirs.count != mine->count)) {
-        snprintf(why, TN_ENGINE_WHY,
-                 "rank %d sends %s [%lld] (operation %llu), but rank %d receives %s [%lld] "
-                 "(operation %llu)",
-                 t->root, tn_dtype_name((tn_dtype)theirs.dtype), (long long)theirs.count,
-                 (unsigned long long)theirs.sequence, c->base.rank, tn_dtype_name(t->dtype),
-                 (long long)t->count, (unsigned long long)t->sequence);
-        status = checked_mismatch(c, why);
+        status =
+            tn__raise(TN_EMISMATCH, NULL,
+                      "rank %d sends %s [%lld] (operation %llu), but rank %d receives %s [%lld] "
+                      "(operation %llu)",
+                      t->root, tn_dtype_name((tn_dtype)theirs.dtype), (long long)theirs.count,
+                      (unsigned long long)theirs.sequence, c->base.rank, tn_dtype_name(t->dtype),
+                      (long long)t->count, (unsigned long long)t->sequence);
+        c->inner->abort(c->inner, tn__error_why());
     }
     return status;
 }
 
-static tn_status compare_transfer(checked *c, const tn_transfer *t, char *why) {
+static tn_status compare_transfer(checked *c, const tn_transfer *t) {
     const tn__fingerprint mine = tn__fingerprint_of(t);
-    return t->kind == TN_SEND || t->kind == TN_RECV ? compare_pair(c, t, &mine, why)
-                                                    : compare_all(c, t, &mine, why);
+    return t->kind == TN_SEND || t->kind == TN_RECV ? compare_pair(c, t, &mine)
+                                                    : compare_all(c, t, &mine);
 }
 
-static tn_status checked_run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status checked_run(tn_engine *base, const tn_transfer *t) {
     checked *c = (checked *)base;
-    tn_status status = compare_transfer(c, t, why);
-    return status == TN_OK ? c->inner->run(c->inner, t, why) : status;
+    tn_status status = compare_transfer(c, t);
+    return status == TN_OK ? c->inner->run(c->inner, t) : status;
 }
 
-static tn_status checked_launch(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status checked_launch(tn_engine *base, const tn_transfer *t) {
     checked *c = (checked *)base;
-    tn_status status = compare_transfer(c, t, why);
-    return status == TN_OK ? c->inner->launch(c->inner, t, why) : status;
+    tn_status status = compare_transfer(c, t);
+    return status == TN_OK ? c->inner->launch(c->inner, t) : status;
 }
 
-static tn_status checked_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+static tn_status checked_poll(tn_engine *base, const tn_transfer *t, bool *over) {
     checked *c = (checked *)base;
-    return c->inner->poll(c->inner, t, over, why);
+    return c->inner->poll(c->inner, t, over);
 }
 
 static void checked_stop(tn_engine *base, const char *reason) {
@@ -97,16 +94,15 @@ static void checked_stop(tn_engine *base, const char *reason) {
 }
 
 /* Whether all ranks are about to allocate the same number of bytes. */
-static bool same_alloc(checked *c, size_t bytes, double deadline, char *why) {
+static bool same_alloc(checked *c, size_t bytes, double deadline) {
     const tn__fingerprint mine = tn__fingerprint_of_alloc(bytes);
     const tn_transfer t = {.deadline = deadline};
-    return compare_all(c, &t, &mine, why) == TN_OK;
+    return compare_all(c, &t, &mine) == TN_OK;
 }
 
-static void *checked_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *checked_alloc(tn_engine *base, size_t bytes, double deadline) {
     checked *c = (checked *)base;
-    return same_alloc(c, bytes, deadline, why) ? c->inner->alloc(c->inner, bytes, deadline, why)
-                                               : NULL;
+    return same_alloc(c, bytes, deadline) ? c->inner->alloc(c->inner, bytes, deadline) : NULL;
 }
 
 static void checked_release(tn_engine *base, void *memory) {
@@ -114,11 +110,10 @@ static void checked_release(tn_engine *base, void *memory) {
     c->inner->free(c->inner, memory);
 }
 
-static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *device_alloc(tn_engine *base, size_t bytes, double deadline) {
     checked *c = (checked *)base;
-    return same_alloc(c, bytes, deadline, why)
-               ? c->inner->device_alloc(c->inner, bytes, deadline, why)
-               : NULL;
+    return same_alloc(c, bytes, deadline) ? c->inner->device_alloc(c->inner, bytes, deadline)
+                                          : NULL;
 }
 
 static void device_release(tn_engine *base, void *memory) {
@@ -126,9 +121,9 @@ static void device_release(tn_engine *base, void *memory) {
     c->inner->device_free(c->inner, memory);
 }
 
-static tn_status checked_check(tn_engine *base, bool all, char *why) {
+static tn_status checked_check(tn_engine *base, bool all) {
     checked *c = (checked *)base;
-    return c->inner->check(c->inner, all, why);
+    return c->inner->check(c->inner, all);
 }
 
 static void checked_leave(tn_engine *base) {
@@ -148,9 +143,10 @@ static void checked_destroy(tn_engine *base) {
 
 tn_engine *tn__checked_new(tn_engine *inner) {
     if (!inner) { return NULL; }
-    checked *c = tn__calloc(1, sizeof(*c));
-    tn__fingerprint *all = tn__calloc((size_t)inner->ranks, sizeof(*all));
-    const tn__fingerprint **pointers = tn__malloc((size_t)inner->ranks * sizeof(tn__fingerprint *));
+    checked *c = tn__calloc_for(1, sizeof(*c), NULL);
+    tn__fingerprint *all = tn__calloc_for((size_t)inner->ranks, sizeof(*all), NULL);
+    const tn__fingerprint **pointers =
+        tn__malloc_for((size_t)inner->ranks * sizeof(tn__fingerprint *), NULL);
     if (!c || !all || !pointers) {
         free(c);
         free(all);

@@ -6,6 +6,7 @@
  * elements: it reduces that slice in the order of the ranks and writes the result to every rank
  * that wants it. So the bits never depend on timing, and a buffer may be both in and out.
  */
+#include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/engine/local_hub.h"
 #include "distributed/group/engine/view.h"
@@ -29,12 +30,11 @@ static tn_status compare_seats(local *e, const tn_transfer *t) {
     for (int r = 0; r < h->ranks; r++) {
         const tn__fingerprint other = tn__fingerprint_of(&h->seats[r].t);
         if (h->seats[r].here && !tn__fingerprint_same(&mine, &other)) {
-            char ours[128], theirs[128], text[TN_ENGINE_WHY];
+            char ours[128], theirs[128];
             tn__transfer_text(t, ours, sizeof(ours));
             tn__transfer_text(&h->seats[r].t, theirs, sizeof(theirs));
-            snprintf(text, sizeof(text), "rank %d is in %s, but rank %d is in %s", e->base.rank,
-                     ours, r, theirs);
-            return tn__hub_die(h, TN_EMISMATCH, text);
+            return tn__hub_die(h, TN_EMISMATCH, "rank %d is in %s, but rank %d is in %s",
+                               e->base.rank, ours, r, theirs);
         }
     }
     return TN_OK;
@@ -145,11 +145,10 @@ static tn_status receive_parcel(local *e, const tn_transfer *t) {
         status = h->seats[t->root].left ? tn__hub_check(h) : tn__hub_wait(h, e->base.rank, t);
     }
     if (p && (p->dtype != t->dtype || p->count != t->count)) {
-        char text[TN_ENGINE_WHY];
-        snprintf(text, sizeof(text), "rank %d sends %s [%lld], but rank %d receives %s [%lld]",
-                 t->root, tn_dtype_name(p->dtype), (long long)p->count, e->base.rank,
-                 tn_dtype_name(t->dtype), (long long)t->count);
-        status = tn__hub_die(h, TN_EMISMATCH, text);
+        status =
+            tn__hub_die(h, TN_EMISMATCH, "rank %d sends %s [%lld], but rank %d receives %s [%lld]",
+                        t->root, tn_dtype_name(p->dtype), (long long)p->count, e->base.rank,
+                        tn_dtype_name(t->dtype), (long long)t->count);
     } else if (p) {
         tn__view_copy(t->out, p->data, t->count * tn__view_size(t));
         h->seats[e->base.rank].finished++;
@@ -161,7 +160,7 @@ static tn_status receive_parcel(local *e, const tn_transfer *t) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status local_run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status local_run(tn_engine *base, const tn_transfer *t) {
     local *e = (local *)base;
     tn_status status = t->kind == TN_SEND   ? send_parcel(e, t)
                        : t->kind == TN_RECV ? receive_parcel(e, t)
@@ -170,9 +169,9 @@ static tn_status local_run(tn_engine *base, const tn_transfer *t, char *why) {
         pthread_mutex_lock(&e->hub->lock);
         if (e->hub->dead == TN_OK) { /* no memory: the peers wait for this rank */
             tn__hub_die(e->hub, TN_EPEER, "a rank is out of memory");
-            snprintf(why, TN_ENGINE_WHY, "out of memory");
+            tn__raise(status, NULL, "out of memory");
         } else {
-            snprintf(why, TN_ENGINE_WHY, "%s", e->hub->reason);
+            tn__raise(status, NULL, "%s", e->hub->reason);
         }
         pthread_mutex_unlock(&e->hub->lock);
     }
@@ -182,15 +181,15 @@ static tn_status local_run(tn_engine *base, const tn_transfer *t, char *why) {
 static void local_stop(tn_engine *base, const char *reason) {
     tn__hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
-    tn__hub_die(h, TN_EPEER, reason);
+    tn__hub_die(h, TN_EPEER, "%s", reason);
     pthread_mutex_unlock(&h->lock);
 }
 
-static tn_status local_check(tn_engine *base, bool all, char *why) {
+static tn_status local_check(tn_engine *base, bool all) {
     tn__hub *h = ((local *)base)->hub;
     pthread_mutex_lock(&h->lock);
     tn_status status = h->dead == TN_OK && all ? tn__hub_check(h) : h->dead;
-    snprintf(why, TN_ENGINE_WHY, "%s", h->reason);
+    tn__raise(status, NULL, "%s", h->reason);
     pthread_mutex_unlock(&h->lock);
     return status;
 }
@@ -200,16 +199,13 @@ static void local_destroy(tn_engine *base) {
     free(base);
 }
 
-tn_engine *tn__local_new(const tn_engine_options *o, char *why) {
+tn_engine *tn__local_new(const tn_engine_options *o) {
     if (o->ranks > TN__VIEW_RANKS) {
-        snprintf(why, TN_ENGINE_WHY, "%d threads as ranks (at most %d)", o->ranks, TN__VIEW_RANKS);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, NULL, "%d threads as ranks (at most %d)", o->ranks,
+                             TN__VIEW_RANKS);
     }
-    local *e = tn__calloc(1, sizeof(*e));
-    if (!e) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory");
-        return NULL;
-    }
+    local *e = tn__calloc_for(1, sizeof(*e), NULL);
+    if (!e) { return NULL; }
     e->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
                           .devices = 1u << TN_CPU,
@@ -220,7 +216,7 @@ tn_engine *tn__local_new(const tn_engine_options *o, char *why) {
                           .abort = local_stop,
                           .check = local_check,
                           .destroy = local_destroy};
-    e->hub = tn__hub_join(o, why);
+    e->hub = tn__hub_join(o);
     if (!e->hub) {
         free(e);
         return NULL;

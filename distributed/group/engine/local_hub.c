@@ -1,8 +1,10 @@
 /* The hub: meeting, failing, and waiting with a deadline; a time-out names the missing ranks. */
 #include "distributed/group/engine/local_hub.h"
 
+#include "core/error.h"
 #include "core/memory.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -10,7 +12,7 @@
 /* ---- Joining and leaving --------------------------------------------------------------------- */
 
 static tn__hub *hub_new(int ranks) {
-    tn__hub *h = tn__calloc(1, sizeof(*h) + (size_t)ranks * sizeof(tn__seat));
+    tn__hub *h = tn__calloc_for(1, sizeof(*h) + (size_t)ranks * sizeof(tn__seat), NULL);
     if (h) {
         h->ranks = h->refs = ranks;
         pthread_mutex_init(&h->lock, NULL);
@@ -30,29 +32,28 @@ static void hub_free(tn__hub *h) {
     free(h);
 }
 
-static tn__hub *hub_announce(const tn_engine_options *o, char *why) {
+static tn__hub *hub_announce(const tn_engine_options *o) {
     tn__hub *h = hub_new(o->ranks);
+    if (!h) { return NULL; }
     tn_store_call c = {.kind = TN_STORE_SET,
                        .key = "hub",
                        .data = (const void *)&h,
                        .bytes = sizeof(h),
                        .deadline = o->deadline};
-    if (!h) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory");
-    } else if (o->store->run(o->store, &c) != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", c.why);
-        hub_free(h);
-        h = NULL;
-    }
-    return h;
+    tn_status status = o->store->run(o->store, &c);
+    if (status == TN_OK) { return h; }
+    tn__raise(status, NULL, "%s", c.why);
+    hub_free(h);
+    return NULL;
 }
 
-tn__hub *tn__hub_join(const tn_engine_options *o, char *why) {
-    if (o->rank == 0) { return hub_announce(o, why); }
+tn__hub *tn__hub_join(const tn_engine_options *o) {
+    if (o->rank == 0) { return hub_announce(o); }
     tn__hub *h = NULL;
     tn_store_call c = {.kind = TN_STORE_GET, .key = "hub", .deadline = o->deadline};
-    if (o->store->run(o->store, &c) != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", c.why);
+    tn_status status = o->store->run(o->store, &c);
+    if (status != TN_OK) {
+        tn__raise(status, NULL, "%s", c.why);
     } else if (c.value.bytes == sizeof(h)) {
         memcpy((void *)&h, c.value.data, sizeof(h));
     }
@@ -71,10 +72,13 @@ void tn__hub_leave(tn__hub *h, int rank) {
 
 /* ---- Failing and waiting --------------------------------------------------------------------- */
 
-tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason) {
+tn_status tn__hub_die(tn__hub *h, tn_status status, const char *format, ...) {
     if (h->dead == TN_OK) {
         h->dead = status;
-        snprintf(h->reason, sizeof(h->reason), "%s", reason);
+        va_list arguments;
+        va_start(arguments, format);
+        vsnprintf(h->reason, sizeof(h->reason), format, arguments);
+        va_end(arguments);
         pthread_cond_broadcast(&h->changed);
     }
     return h->dead;
@@ -111,7 +115,7 @@ tn_status tn__hub_wait(tn__hub *h, int me, const tn_transfer *t) {
     if (h->dead == TN_OK && tn__now() >= t->deadline) {
         char text[TN_ENGINE_WHY];
         name_missing(h, me, t, text, sizeof(text));
-        return tn__hub_die(h, TN_EPEER, text);
+        return tn__hub_die(h, TN_EPEER, "%s", text);
     }
     if (h->dead == TN_OK) {
         struct timespec until = tn__timespec(t->deadline);
@@ -123,10 +127,8 @@ tn_status tn__hub_wait(tn__hub *h, int me, const tn_transfer *t) {
 tn_status tn__hub_check(tn__hub *h) {
     for (int r = 0; r < h->ranks; r++) {
         if (h->seats[r].left) {
-            char text[TN_ENGINE_WHY];
-            snprintf(text, sizeof(text), "rank %d has left the group after %llu operations", r,
-                     (unsigned long long)h->seats[r].finished);
-            return tn__hub_die(h, TN_EPEER, text);
+            return tn__hub_die(h, TN_EPEER, "rank %d has left the group after %llu operations", r,
+                               (unsigned long long)h->seats[r].finished);
         }
     }
     return TN_OK;

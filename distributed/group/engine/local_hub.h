@@ -34,15 +34,15 @@ typedef struct tn__hub {
 } tn__hub;
 
 /* Rank 0 makes the hub; the others find its address in the store, which is in this process's
- * memory. NULL with a reason. */
-tn__hub *tn__hub_join(const tn_engine_options *o, char *why);
+ * memory. NULL after raising. */
+tn__hub *tn__hub_join(const tn_engine_options *o);
 /* Empties the rank's seat; the last to leave frees the hub. */
 void tn__hub_leave(tn__hub *h, int rank);
 
 /* Call the others under the lock. */
 
 /* Records a failure unless there was one. Returns the status of the first. */
-tn_status tn__hub_die(tn__hub *h, tn_status status, const char *reason);
+tn_status tn__hub_die(tn__hub *h, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
 
 /* Waits for a change, for rank `me` in t. In a loop around the condition: the deadline is checked
  * before the wait, so that a last-moment change is seen. */

@@ -4,6 +4,7 @@
  * operations have one order on all ranks. A rank that dies or gives up is noticed by the engine for
  * host memory, which NCCL's engine asks while an operation takes long.
  */
+#include "core/error.h"
 #include "core/memory.h"
 #include "core/plugin.h"
 #include "distributed/group/engine/gloo/gloo.h"
@@ -25,44 +26,42 @@ typedef struct pair {
 
 /* ---- The plugin ------------------------------------------------------------------------------ */
 
-static tn_nccl_engine_function *nccl_load(char *why) {
+static tn_nccl_engine_function *nccl_load(void) {
     char reason[TN_ENGINE_WHY - 64];
     const char *plugin = getenv("TERN_CUDA");
     tn_nccl_engine_function *function = NULL;
     void *symbol = tn__plugin_symbol(plugin && *plugin ? plugin : "cuda", "tern_nccl_engine",
                                      reason, sizeof(reason));
     memcpy(&function, &symbol, sizeof(function));
-    if (!function) { snprintf(why, TN_ENGINE_WHY, "the CUDA plugin is not available: %s", reason); }
+    if (!function) {
+        tn__raise(TN_EUNSUPPORTED, NULL, "the CUDA plugin is not available: %s", reason);
+    }
     return function;
 }
 
-bool tn__nccl_is_there(char *why) {
-    tn_nccl_engine_function *function = nccl_load(why);
+bool tn__nccl_is_there(void) {
+    tn_nccl_engine_function *function = nccl_load();
     if (!function) { return false; }
     if (tn_device_count(TN_CUDA) == 0) {
-        snprintf(why, TN_ENGINE_WHY, "%.*s", TN_ENGINE_WHY - 1, tn_device_why(TN_CUDA));
-        return false;
+        return tn__fail(TN_EUNSUPPORTED, NULL, "%s", tn_device_why(TN_CUDA));
     }
-    *why = 0;
-    function(TN_ENGINE_VERSION, NULL, why);
-    return *why == 0;
+    function(TN_ENGINE_VERSION, NULL);
+    return !tn__pending();
 }
 
 /* ---- Failing --------------------------------------------------------------------------------- */
 
 /* Whether a rank has given up or is gone, as far as can be known without waiting. */
-static tn_status check_peers(void *user, bool all, char *why) {
+static tn_status check_peers(void *user, bool all) {
     pair *p = user;
-    if (p->host->check) { return p->host->check(p->host, all, why); }
+    if (p->host->check) { return p->host->check(p->host, all); }
     char said[400];
     tn__read_abort(p->store, tn__now() + store_seconds, said, sizeof(said));
-    if (!*said) { return TN_OK; }
-    snprintf(why, TN_ENGINE_WHY, "%s", said);
-    return TN_EPEER;
+    return *said ? tn__raise(TN_EPEER, NULL, "%s", said) : TN_OK;
 }
 
-static tn_status nccl_check(tn_engine *base, bool all, char *why) {
-    return check_peers(base, all, why);
+static tn_status nccl_check(tn_engine *base, bool all) {
+    return check_peers(base, all);
 }
 
 static void nccl_stop(tn_engine *base, const char *reason) {
@@ -73,24 +72,24 @@ static void nccl_stop(tn_engine *base, const char *reason) {
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status nccl_run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status nccl_run(tn_engine *base, const tn_transfer *t) {
     tn_engine *host = ((pair *)base)->host;
-    return host->run(host, t, why);
+    return host->run(host, t);
 }
 
-static tn_status nccl_launch(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status nccl_launch(tn_engine *base, const tn_transfer *t) {
     tn_engine *gpu = ((pair *)base)->gpu;
-    return gpu->launch(gpu, t, why);
+    return gpu->launch(gpu, t);
 }
 
-static tn_status nccl_poll(tn_engine *base, const tn_transfer *t, bool *over, char *why) {
+static tn_status nccl_poll(tn_engine *base, const tn_transfer *t, bool *over) {
     tn_engine *gpu = ((pair *)base)->gpu;
-    return gpu->poll(gpu, t, over, why);
+    return gpu->poll(gpu, t, over);
 }
 
-static void *nccl_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *nccl_alloc(tn_engine *base, size_t bytes, double deadline) {
     tn_engine *host = ((pair *)base)->host;
-    return host->alloc(host, bytes, deadline, why);
+    return host->alloc(host, bytes, deadline);
 }
 
 static void nccl_release(tn_engine *base, void *memory) {
@@ -98,9 +97,9 @@ static void nccl_release(tn_engine *base, void *memory) {
     host->free(host, memory);
 }
 
-static void *device_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *device_alloc(tn_engine *base, size_t bytes, double deadline) {
     tn_engine *gpu = ((pair *)base)->gpu;
-    return gpu->device_alloc(gpu, bytes, deadline, why);
+    return gpu->device_alloc(gpu, bytes, deadline);
 }
 
 static void device_release(tn_engine *base, void *memory) {
@@ -124,23 +123,23 @@ static void nccl_destroy(tn_engine *base) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-/* Every rank says whether it has NCCL, so that none waits for a rank without it. */
-static bool all_have_it(const tn_engine_options *o, const char *mine, char *why) {
-    tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
-    if (!values) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
-        return false;
-    }
-    bool fine =
-        tn__gloo_meet(o, "nccl/has", *mine ? mine : "+", *mine ? strlen(mine) : 1, values, why);
+/* Every rank says whether it has NCCL, or its pending error, so that none waits for a rank without
+ * it. The error of the first that has none is raised. */
+static bool all_have_it(const tn_engine_options *o) {
+    tn_store_value *values = tn__calloc_for((size_t)o->ranks, sizeof(*values), NULL);
+    if (!values) { return false; }
+    char mine[TN_ENGINE_WHY];
+    snprintf(mine, sizeof(mine), "%s", tn__pending() ? tn__error_why() : "+");
+    tn_error_clear();
+    bool fine = tn__gloo_meet(o, "nccl/has", mine, strlen(mine), values);
     for (int r = 0; fine && r < o->ranks; r++) {
         const char *text = values[r].data;
         fine = values[r].bytes == 1 && *text == '+';
         if (!fine && r == o->rank) {
-            snprintf(why, TN_ENGINE_WHY, "%s", mine);
+            tn__raise(TN_EUNSUPPORTED, NULL, "%s", mine);
         } else if (!fine) {
-            snprintf(why, TN_ENGINE_WHY, "rank %d cannot use NCCL: %.*s", r,
-                     values[r].bytes < 400 ? (int)values[r].bytes : 400, text ? text : "");
+            tn__raise(TN_EUNSUPPORTED, NULL, "rank %d cannot use NCCL: %.*s", r,
+                      values[r].bytes < 400 ? (int)values[r].bytes : 400, text ? text : "");
         }
     }
     tn__gloo_forget(values, o->ranks);
@@ -148,31 +147,24 @@ static bool all_have_it(const tn_engine_options *o, const char *mine, char *why)
     return fine;
 }
 
-/* What is missing here; "" when nothing is. */
-static void find_missing(const tn_engine_options *o, char *why) {
-    if (tn__nccl_is_there(why) && o->device.kind != TN_CUDA) {
-        snprintf(why, TN_ENGINE_WHY,
-                 "this rank's default device is %s when the group is made (must be a GPU: see the "
-                 "option device of tn_dist_init, or tn_set_default_device)",
-                 tn_device_text(o->device));
-    }
-}
-
-static tn_engine *nccl_join(pair *p, const tn_engine_options *options, char *why) {
+static tn_engine *nccl_join(pair *p, const tn_engine_options *options) {
     tn_engine_options o = *options;
-    char missing[TN_ENGINE_WHY] = "";
-    find_missing(&o, missing);
-    if (!all_have_it(&o, missing, why)) { return NULL; }
+    if (tn__nccl_is_there() && o.device.kind != TN_CUDA) {
+        tn__raise(TN_EUNSUPPORTED, NULL,
+                  "this rank's default device is %s when the group is made (must be a GPU: see the "
+                  "option device of tn_dist_init, or tn_set_default_device)",
+                  tn_device_text(o.device));
+    }
+    if (!all_have_it(&o)) { return NULL; }
     o.check = check_peers;
     o.check_user = p;
-    return nccl_load(why)(TN_ENGINE_VERSION, &o, why);
+    return nccl_load()(TN_ENGINE_VERSION, &o);
 }
 
-tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o, char *why) {
-    pair *p = tn__calloc(1, sizeof(*p));
+tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o) {
+    pair *p = tn__calloc_for(1, sizeof(*p), NULL);
     if (!p) {
         host->destroy(host);
-        snprintf(why, TN_ENGINE_WHY, "out of memory");
         return NULL;
     }
     p->host = host;
@@ -194,9 +186,9 @@ tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o, char *why) 
                           .check = nccl_check,
                           .leave = nccl_leave,
                           .destroy = nccl_destroy};
-    p->gpu = nccl_join(p, o, why);
+    p->gpu = nccl_join(p, o);
     if (!p->gpu) {
-        host->abort(host, why);
+        host->abort(host, tn__error_why());
         nccl_destroy(&p->base);
         return NULL;
     }

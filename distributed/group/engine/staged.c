@@ -12,6 +12,7 @@
  * so while the inner engine works on a chunk the next one is fetched and the one before is
  * delivered. A fetch into a slot comes after the delivery out of it, and once the fetch's mark is
  * reached the slot may be written. Transfers of host memory go to the inner engine as they are. */
+#include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
 
@@ -103,37 +104,36 @@ static int64_t elements_of(const journey *j, int64_t i) {
 
 /* ---- Failing and waiting --------------------------------------------------------------------- */
 
-static tn_status device_failed(const staged *s, tn_status status, char *why) {
-    snprintf(why, TN_ENGINE_WHY, "%s: %s", tn_device_text(s->device), s->table->reason());
-    return status == TN_OK ? TN_EDEVICE : status;
+static tn_status device_failed(const staged *s, tn_status status) {
+    return tn__raise(status == TN_OK ? TN_EDEVICE : status, NULL, "%s: %s",
+                     tn_device_text(s->device), s->table->reason());
 }
 
-static tn_status was_aborted(staged *s, char *why) {
+static tn_status was_aborted(staged *s) {
     pthread_mutex_lock(&s->lock);
     bool aborted = s->aborted;
-    if (aborted) { snprintf(why, TN_ENGINE_WHY, "%s", s->reason); }
+    if (aborted) { tn__raise(TN_EPEER, NULL, "%s", s->reason); }
     pthread_mutex_unlock(&s->lock);
-    return aborted ? TN_EPEER : TN_OK;
+    return tn_error();
 }
 
 /* Waits until the device has reached the mark. Failures of other ranks are left to the inner
  * engine. */
-static tn_status await_mark(staged *s, void *mark, double deadline, char *why) {
+static tn_status await_mark(staged *s, void *mark, double deadline) {
     double nap = NAP, begun = tn__now();
     while (!s->table->mark_reached(mark)) {
         double now = tn__now();
-        tn_status status = was_aborted(s, why);
+        tn_status status = was_aborted(s);
         if (status != TN_OK) { return status; }
         if (now >= deadline) {
-            snprintf(why, TN_ENGINE_WHY, "%s has not reached it within %.3g seconds",
-                     tn_device_text(s->device), deadline - begun);
-            return TN_EPEER;
+            return tn__raise(TN_EPEER, NULL, "%s has not reached it within %.3g seconds",
+                             tn_device_text(s->device), deadline - begun);
         }
         nanosleep(&(struct timespec){.tv_nsec = (long)(nap * 1e9)}, NULL);
         nap = nap < LONGEST_NAP ? 1.5 * nap : nap;
     }
     tn_status status = s->table->mark_wait(mark);
-    return status == TN_OK ? TN_OK : device_failed(s, status, why);
+    return status == TN_OK ? TN_OK : device_failed(s, status);
 }
 
 /* ---- Chunks ---------------------------------------------------------------------------------- */
@@ -143,7 +143,7 @@ static char *results_in(const journey *j, char *slot, int64_t n) {
     return j->have.in_place ? slot : slot + j->have.in * n * j->size;
 }
 
-static tn_status fetch_piece(staged *s, const journey *j, int64_t i, char *why) {
+static tn_status fetch_piece(staged *s, const journey *j, int64_t i) {
     int64_t n = elements_of(j, i), bytes = n * j->size;
     char *slot = s->slots[i % SLOTS];
     const char *from = (const char *)j->t->in + i * j->chunk * j->size;
@@ -154,10 +154,10 @@ static tn_status fetch_piece(staged *s, const journey *j, int64_t i, char *why) 
     }
     s->table->mark_free(s->fetched[i % SLOTS]);
     s->fetched[i % SLOTS] = status == TN_OK ? s->table->stream_mark(s->stream) : NULL;
-    return s->fetched[i % SLOTS] ? TN_OK : device_failed(s, status, why);
+    return s->fetched[i % SLOTS] ? TN_OK : device_failed(s, status);
 }
 
-static tn_status deliver_piece(staged *s, const journey *j, int64_t i, char *why) {
+static tn_status deliver_piece(staged *s, const journey *j, int64_t i) {
     int64_t n = elements_of(j, i), bytes = n * j->size;
     const char *slot = results_in(j, s->slots[i % SLOTS], n);
     char *to = (char *)j->t->out + i * j->chunk * j->size;
@@ -166,11 +166,11 @@ static tn_status deliver_piece(staged *s, const journey *j, int64_t i, char *why
         status = s->table->stream_copy(s->stream, to + p * j->t->count * j->size, slot + p * bytes,
                                        (size_t)bytes);
     }
-    return status == TN_OK ? TN_OK : device_failed(s, status, why);
+    return status == TN_OK ? TN_OK : device_failed(s, status);
 }
 
 /* The inner engine's share of the work. */
-static tn_status reduce_piece(staged *s, const journey *j, int64_t i, char *why) {
+static tn_status reduce_piece(staged *s, const journey *j, int64_t i) {
     int64_t n = elements_of(j, i);
     char *slot = s->slots[i % SLOTS];
     tn_transfer t = *j->t;
@@ -182,16 +182,16 @@ static tn_status reduce_piece(staged *s, const journey *j, int64_t i, char *why)
     bool is_output = j->have.out > 0 || t.kind == TN_BROADCAST;
     t.in = is_input ? slot : NULL;
     t.out = is_output ? results_in(j, slot, n) : NULL;
-    return s->inner->run(s->inner, &t, why);
+    return s->inner->run(s->inner, &t);
 }
 
-static tn_status staged_travel(staged *s, const journey *j, char *why) {
-    tn_status status = fetch_piece(s, j, 0, why);
+static tn_status staged_travel(staged *s, const journey *j) {
+    tn_status status = fetch_piece(s, j, 0);
     for (int64_t i = 0; i < j->chunks && status == TN_OK; i++) {
-        if (i + 1 < j->chunks) { status = fetch_piece(s, j, i + 1, why); }
-        if (status == TN_OK) { status = await_mark(s, s->fetched[i % SLOTS], j->t->deadline, why); }
-        if (status == TN_OK) { status = reduce_piece(s, j, i, why); }
-        if (status == TN_OK) { status = deliver_piece(s, j, i, why); }
+        if (i + 1 < j->chunks) { status = fetch_piece(s, j, i + 1); }
+        if (status == TN_OK) { status = await_mark(s, s->fetched[i % SLOTS], j->t->deadline); }
+        if (status == TN_OK) { status = reduce_piece(s, j, i); }
+        if (status == TN_OK) { status = deliver_piece(s, j, i); }
     }
     return status;
 }
@@ -207,17 +207,16 @@ static bool make_slots(staged *s) {
 }
 
 /* Makes a stream on t's device, and slots. */
-static tn_status staged_prepare(staged *s, const tn_transfer *t, char *why) {
+static tn_status staged_prepare(staged *s, const tn_transfer *t) {
     if (s->stream && tn__same_device(s->device, t->device)) { return TN_OK; }
     s->table = tn__device_table(t->device);
     if (!s->table) {
-        snprintf(why, TN_ENGINE_WHY, "there is no device %s", tn_device_text(t->device));
-        return TN_EDEVICE;
+        return tn__raise(TN_EDEVICE, NULL, "there is no device %s", tn_device_text(t->device));
     }
     s->table->stream_free(s->stream);
     s->device = t->device;
     s->stream = s->table->stream_new(t->device.index);
-    return s->stream && make_slots(s) ? TN_OK : device_failed(s, TN_OK, why);
+    return s->stream && make_slots(s) ? TN_OK : device_failed(s, TN_OK);
 }
 
 /* After a failure: waits, since queued copies still use the tensors and the slots. */
@@ -232,20 +231,20 @@ static void staged_settle(staged *s) {
 
 /* All is queued: the program may continue. This still waits for the end, since a failure belongs to
  * this operation. */
-static tn_status staged_finish(staged *s, const tn_transfer *t, char *why) {
+static tn_status staged_finish(staged *s, const tn_transfer *t) {
     void *end = s->table->stream_mark(s->stream);
-    if (!end) { return device_failed(s, TN_OK, why); }
+    if (!end) { return device_failed(s, TN_OK); }
     if (t->launched) { t->launched(t->launched_user, end); }
-    tn_status status = await_mark(s, end, t->deadline, why);
+    tn_status status = await_mark(s, end, t->deadline);
     if (!t->launched) { s->table->mark_free(end); }
     return status;
 }
 
-static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
-    tn_status status = staged_prepare(s, t, why);
+static tn_status run_on_device(staged *s, const tn_transfer *t) {
+    tn_status status = staged_prepare(s, t);
     if (status == TN_OK && t->ready) {
         status = s->table->stream_join(s->stream, t->ready);
-        status = status == TN_OK ? TN_OK : device_failed(s, status, why);
+        status = status == TN_OK ? TN_OK : device_failed(s, status);
     }
     if (status != TN_OK) { return status; }
     journey j = {.t = t,
@@ -253,17 +252,17 @@ static tn_status run_on_device(staged *s, const tn_transfer *t, char *why) {
                  .size = (int64_t)tn_dtype_size(t->dtype),
                  .chunk = chunk_elements(t, s->base.ranks)};
     j.chunks = t->count > 0 ? (t->count + j.chunk - 1) / j.chunk : 1;
-    status = staged_travel(s, &j, why);
-    status = status == TN_OK ? staged_finish(s, t, why) : status;
+    status = staged_travel(s, &j);
+    status = status == TN_OK ? staged_finish(s, t) : status;
     if (status != TN_OK) { staged_settle(s); }
     return status;
 }
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status staged_run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status staged_run(tn_engine *base, const tn_transfer *t) {
     staged *s = (staged *)base;
-    return t->device.kind == TN_CPU ? s->inner->run(s->inner, t, why) : run_on_device(s, t, why);
+    return t->device.kind == TN_CPU ? s->inner->run(s->inner, t) : run_on_device(s, t);
 }
 
 static void staged_stop(tn_engine *base, const char *reason) {
@@ -277,9 +276,9 @@ static void staged_stop(tn_engine *base, const char *reason) {
     s->inner->abort(s->inner, reason);
 }
 
-static void *staged_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+static void *staged_alloc(tn_engine *base, size_t bytes, double deadline) {
     tn_engine *inner = ((staged *)base)->inner;
-    return inner->alloc(inner, bytes, deadline, why);
+    return inner->alloc(inner, bytes, deadline);
 }
 
 static void staged_release(tn_engine *base, void *memory) {
@@ -287,9 +286,9 @@ static void staged_release(tn_engine *base, void *memory) {
     inner->free(inner, memory);
 }
 
-static tn_status staged_check(tn_engine *base, bool all, char *why) {
+static tn_status staged_check(tn_engine *base, bool all) {
     tn_engine *inner = ((staged *)base)->inner;
-    return inner->check(inner, all, why);
+    return inner->check(inner, all);
 }
 
 static void staged_leave(tn_engine *base) {
@@ -311,11 +310,10 @@ static void staged_destroy(tn_engine *base) {
     free(s);
 }
 
-tn_engine *tn__staged_new(tn_engine *inner, char *why) {
-    staged *s = tn__calloc(1, sizeof(*s));
+tn_engine *tn__staged_new(tn_engine *inner) {
+    staged *s = tn__calloc_for(1, sizeof(*s), NULL);
     if (!s) {
         inner->destroy(inner);
-        snprintf(why, TN_ENGINE_WHY, "out of memory");
         return NULL;
     }
     s->inner = inner;

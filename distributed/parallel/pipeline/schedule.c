@@ -114,28 +114,23 @@ tn_pipe_schedule *tn_pipe_schedule_new(tn_pipe_kind kind, int ranks, int chunks,
     const char *wrong =
         TN__BEYOND({"kind", (int)kind, 0, TN_PIPE_ZERO_BUBBLE}, {"ranks", ranks, 1, 0},
                    {"chunks", chunks, 1, 0}, {"micros", micros, 1, 0});
-    if (wrong) {
-        tn__raise(TN_EVALUE, "pipe_schedule", "%s", wrong);
-        return NULL;
-    }
+    if (wrong) { return tn__fail_null(TN_EVALUE, "pipe_schedule", "%s", wrong); }
     if (chunks > 1 && !interleaved) {
-        tn__raise(TN_EVALUE, "pipe_schedule",
-                  "chunks is %d (more than one stage a rank only with TN_PIPE_INTERLEAVED)",
-                  chunks);
-        return NULL;
+        return tn__fail_null(
+            TN_EVALUE, "pipe_schedule",
+            "chunks is %d (more than one stage a rank only with TN_PIPE_INTERLEAVED)", chunks);
     }
     if (chunks > 1 && micros % ranks != 0) {
-        tn__raise(TN_EVALUE, "pipe_schedule",
-                  "%d micro-batches are not a multiple of %d ranks, which interleaved stages need",
-                  micros, ranks);
-        return NULL;
+        return tn__fail_null(
+            TN_EVALUE, "pipe_schedule",
+            "%d micro-batches are not a multiple of %d ranks, which interleaved stages need",
+            micros, ranks);
     }
     double most = (double)chunks * fmax(ranks, micros);
     if (most > INT_MAX / 4) { /* of which a few are added */
-        tn__raise(TN_EVALUE, "pipe_schedule",
-                  "%d ranks with %d stages each and %d micro-batches are too many", ranks, chunks,
-                  micros);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, "pipe_schedule",
+                             "%d ranks with %d stages each and %d micro-batches are too many",
+                             ranks, chunks, micros);
     }
     size_t actions = (size_t)chunks * (size_t)micros * 3;
     tn_pipe_schedule *s = schedule_alloc(ranks, ranks * chunks, micros);
@@ -252,8 +247,8 @@ tn_pipe_schedule *tn_pipe_schedule_read(const char *text) {
         ranks++;
     }
     if (ranks == 0) {
-        tn__raise(TN_EVALUE, "pipe_schedule", "the text %s", text ? "has no actions" : "is NULL");
-        return NULL;
+        return tn__fail_null(TN_EVALUE, "pipe_schedule", "the text %s",
+                             text ? "has no actions" : "is NULL");
     }
     tn_pipe_schedule *s = schedule_alloc(ranks, 0, 0);
     const char *at = next_line(text);

@@ -23,13 +23,12 @@ enum { PREFIX = sizeof(model_prefix) - 1 };
 char *tn__saver_find_step(const char *from) {
     if (tn__folder_has(from, TN__INDEX_NAME)) { return tn__strdup_for(from, operation); }
     if (access(from, F_OK) != 0) {
-        tn__raise(TN_EIO, operation, "%s: %s", from, strerror(errno));
-        return NULL;
+        return tn__fail_null(TN_EIO, operation, "%s: %s", from, strerror(errno));
     }
     int64_t step = tn__step_newest(from, operation);
     if (step >= 0) { return tn__step_path(from, step, false, NULL, operation); }
-    tn__raise(TN_EIO, operation, "%s has no committed step of a checkpoint in parts", from);
-    return NULL;
+    return tn__fail_null(TN_EIO, operation, "%s has no committed step of a checkpoint in parts",
+                         from);
 }
 
 static tn__index *open_step(const char *from) {
@@ -98,8 +97,7 @@ static tn_module *model_of(const tn__source *from, const char *prefix, tn_lm_loa
         }
     }
     if (!d.text || !first) {
-        tn__raise(TN_EFORMAT, operation, "%s does not describe a model", from->path);
-        return NULL;
+        return tn__fail_null(TN_EFORMAT, operation, "%s does not describe a model", from->path);
     }
     tn_dims dims;
     if (options.as_stored) { from->find(first, &dims, &options.dtype, from->user); }

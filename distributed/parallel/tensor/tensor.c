@@ -292,8 +292,7 @@ static void tp_free(void *user) {
 static const tn_tp_rule *plan_of(const tn_module *m, const tn_tp_options *options) {
     const tn__lm_family *family = tn__lm_family_kind(m->kind);
     if (!options->plan && !family) {
-        tn__raise(TN_EVALUE, operation, "no plan is given, and a %s has none", m->kind);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, operation, "no plan is given, and a %s has none", m->kind);
     }
     return options->plan ? options->plan : family->tp;
 }

@@ -80,10 +80,10 @@ typedef struct tn_transfer {
     void *launched_user;
 } tn_transfer;
 
-/* Size of the buffer for an engine's reason. */
+/* Bytes of a reason that an engine keeps. */
 #define TN_ENGINE_WHY 512
 
-#define TN_ENGINE_VERSION 4 /* of tn_engine, and of the tn_store that it joins through */
+#define TN_ENGINE_VERSION 5 /* of tn_engine, and of the tn_store that it joins through */
 typedef struct tn_engine tn_engine;
 struct tn_engine {
     size_t size; /* sizeof(tn_engine) of the build that filled it */
@@ -94,10 +94,10 @@ struct tn_engine {
     unsigned devices; /* devices it supports: bits 1 << TN_CPU, 1 << TN_CUDA */
     unsigned queues;  /* those for which it has launch and poll instead of run; 0: none */
 
-    /* Runs one operation. Called by one thread at a time. TN_OK, or with a reason in
-     * why[TN_ENGINE_WHY]: TN_EPEER (a rank is gone or late: named if known), TN_EMISMATCH,
-     * TN_EUNSUPPORTED, TN_ENOMEM. After a failure the engine is dead. */
-    tn_status (*run)(tn_engine *e, const tn_transfer *t, char *why);
+    /* Runs one operation. Called by one thread at a time. Raises (tn_raise) TN_EPEER (a rank is
+     * gone or late: named if known), TN_EMISMATCH, TN_EUNSUPPORTED, TN_ENOMEM. After a failure the
+     * engine is dead. */
+    tn_status (*run)(tn_engine *e, const tn_transfer *t);
 
     /* For an engine that only queues. launch queues all of t on the device, after earlier launches,
      * and calls t->launched; over all groups it is called in the order in which the thread that
@@ -105,26 +105,26 @@ struct tn_engine {
      * t, has ended; it does not block. t stays valid until then, with a deadline that starts when
      * it becomes the oldest. Same thread and same errors as run; after an error nothing is in
      * flight any more. */
-    tn_status (*launch)(tn_engine *e, const tn_transfer *t, char *why);
-    tn_status (*poll)(tn_engine *e, const tn_transfer *t, bool *over, char *why);
+    tn_status (*launch)(tn_engine *e, const tn_transfer *t);
+    tn_status (*poll)(tn_engine *e, const tn_transfer *t, bool *over);
 
     /* Makes `run` on this rank, and on the other ranks that can be reached, fail soon with TN_EPEER
      * and this reason. May be called by any thread, at any time, more than once; does not block. */
     void (*abort)(tn_engine *e, const char *reason);
 
     /* Memory that operations on it need not copy; the entries may be NULL. Every rank calls in the
-     * same order with the same size, from the thread that calls run. Returns NULL if there is
-     * none. */
-    void *(*alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
+     * same order with the same size, from the thread that calls run. Returns NULL if there is none,
+     * or after raising. */
+    void *(*alloc)(tn_engine *e, size_t bytes, double deadline);
     void (*free)(tn_engine *e, void *memory);
     /* The same on the engine's device; the entries may be NULL. */
-    void *(*device_alloc)(tn_engine *e, size_t bytes, double deadline, char *why);
+    void *(*device_alloc)(tn_engine *e, size_t bytes, double deadline);
     void (*device_free)(tn_engine *e, void *memory);
 
-    /* Whether an operation of another engine can still succeed: TN_OK, or what run would return for
+    /* Whether an operation of another engine can still succeed: TN_OK, or what run would raise for
      * a rank that has died or given up, and with `all` also for one that has left. Called by the
      * thread that calls run. Does not block. NULL: only run can tell. */
-    tn_status (*check)(tn_engine *e, bool all, char *why);
+    tn_status (*check)(tn_engine *e, bool all);
 
     /* Leaves the group: peers that still need this rank get an error which says that it left. Only
      * `free` and `destroy` follow. NULL: destroy does it. */
@@ -141,21 +141,21 @@ typedef struct tn_engine_options {
     tn_device device;      /* nccl: this rank's GPU */
     /* For who meets through the store to call now and then while it waits, and for a device engine
      * during a long operation: `check` of the engine beside it. May be NULL. */
-    tn_status (*check)(void *user, bool all, char *why);
+    tn_status (*check)(void *user, bool all);
     void *check_user;
 } tn_engine_options;
 
 /* Joins the engine of this name ("local", "shm", "gloo") as one of `ranks`; they meet through the
  * store, which must be empty and the group's own. "shm+staged" and "shm+nccl" (and so on) take
- * tensors on devices too. NULL with a reason. */
-TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *options, char *why);
+ * tensors on devices too. NULL after raising. */
+TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *options);
 
-/* Loads NCCL; false, with a reason in why[TN_ENGINE_WHY], if this process cannot use it. */
-TN_API bool tn__nccl_is_there(char *why);
+/* Loads NCCL; false after raising TN_EUNSUPPORTED: this process cannot use it. */
+TN_API bool tn__nccl_is_there(void);
 
-/* What libtern_cuda.so exports as tern_nccl_engine. Without options: returns NULL, and why says
- * what is missing, or is "" if NCCL is available. Its unique id is exchanged through the store. */
-typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_options *o, char *why);
+/* What libtern_cuda.so exports as tern_nccl_engine. Without options: returns NULL, and raises what
+ * is missing, if anything is. Its unique id is exchanged through the store. */
+typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_options *o);
 
 /* y[i] = the complete reduction of x[0][i], x[1][i], … in this order; bf16 and f16 are rounded
  * once. y may be one of the x. */

@@ -12,6 +12,7 @@
 
 #include "core/clock.h"
 #include "core/descriptor.h"
+#include "core/error.h"
 #include "core/memory.h"
 #include "distributed/init/host.h"
 
@@ -29,30 +30,30 @@
 
 /* ---- Meeting --------------------------------------------------------------------------------- */
 
-/* Names the ranks from `first` on that have not published their value. */
-static void name_missing(const tn_engine_options *o, const char *key, int first, char *why) {
-    char place[64];
-    size_t length = (size_t)snprintf(why, TN_ENGINE_WHY, "no sign of rank %d", first);
-    for (int r = first + 1; r < o->ranks && length < TN_ENGINE_WHY; r++) {
+/* Raises, and names the ranks from `first` on that have not published their value. */
+static void raise_missing(const tn_engine_options *o, const char *key, int first) {
+    char place[64], text[TN_ENGINE_WHY];
+    size_t length = (size_t)snprintf(text, sizeof(text), "no sign of rank %d", first);
+    bool answers = true;
+    for (int r = first + 1; r < o->ranks && answers && length < sizeof(text); r++) {
         tn_store_call c = {.kind = TN_STORE_CHECK, .key = place, .deadline = tn__now() + 1};
         snprintf(place, sizeof(place), "%s/%d", key, r);
-        if (o->store->run(o->store, &c) != TN_OK) {
-            snprintf(why + length, TN_ENGINE_WHY - length, "; the store does not answer: %s",
+        answers = o->store->run(o->store, &c) == TN_OK;
+        if (!answers) {
+            snprintf(text + length, sizeof(text) - length, "; the store does not answer: %s",
                      c.why);
-            return;
-        }
-        if (!c.number) {
-            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, ", %d", r);
+        } else if (!c.number) {
+            length += (size_t)snprintf(text + length, sizeof(text) - length, ", %d", r);
         }
     }
+    tn__raise(TN_EPEER, NULL, "%s", text);
 }
 
 /* Between two calls of o->check, in seconds. */
 static const double CHECK_EVERY = 0.2;
 
-/* Waits for a key until the deadline, or until o->check fails, which then says why. */
-static bool await_value(const tn_engine_options *o, const char *key, tn_store_value *value,
-                        char *why) {
+/* Waits for a key until the deadline, or until o->check raises. */
+static bool await_value(const tn_engine_options *o, const char *key, tn_store_value *value) {
     double until;
     do {
         until = o->check ? fmin(tn__now() + CHECK_EVERY, o->deadline) : o->deadline;
@@ -61,37 +62,36 @@ static bool await_value(const tn_engine_options *o, const char *key, tn_store_va
             *value = c.value;
             return true;
         }
-        if (o->check && o->check(o->check_user, true, why) != TN_OK) { return false; }
+        if (o->check && o->check(o->check_user, true) != TN_OK) { return false; }
     } while (until < o->deadline && tn__now() >= until); /* earlier: the store is gone */
     return false;
 }
 
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
-                   tn_store_value *values, char *why) {
+                   tn_store_value *values) {
     char place[64];
     tn_store_call c = {
         .kind = TN_STORE_SET, .key = place, .data = mine, .bytes = bytes, .deadline = o->deadline};
     snprintf(place, sizeof(place), "%s/%d", key, o->rank);
     if (o->store->run(o->store, &c) != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "the store: %s", c.why);
-        return false;
+        return tn__fail(TN_EPEER, NULL, "the store: %s", c.why);
     }
     for (int r = 0; r < o->ranks; r++) {
         snprintf(place, sizeof(place), "%s/%d", key, r);
-        if (!await_value(o, place, &values[r], why)) {
-            if (!*why) { name_missing(o, key, r, why); }
+        if (!await_value(o, place, &values[r])) {
+            if (!tn__pending()) { raise_missing(o, key, r); }
             return false;
         }
     }
     return true;
 }
 
-bool tn__gloo_refused(const tn_store_value *value, int rank, char *why) {
+bool tn__gloo_refused(const tn_store_value *value, int rank) {
     const char *reason = value->data;
     bool refused = value->bytes > 0 && *reason == ':';
     if (refused) {
-        snprintf(why, TN_ENGINE_WHY, "rank %d could not join%.*s", rank,
-                 (int)(value->bytes < 400 ? value->bytes : 400), reason);
+        tn__raise(TN_EPEER, NULL, "rank %d could not join%.*s", rank,
+                  (int)(value->bytes < 400 ? value->bytes : 400), reason);
     }
     return refused;
 }
@@ -104,18 +104,15 @@ void tn__gloo_forget(tn_store_value *values, int n) {
 }
 
 /* *one_host: whether all ranks are on this host. */
-static bool compare_hosts(const tn_engine_options *o, bool *one_host, char *why) {
+static bool compare_hosts(const tn_engine_options *o, bool *one_host) {
     char mine[TN__HOST_KEY];
     tn__host_network(mine);
-    tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
-    if (!values) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
-        return false;
-    }
-    bool fine = tn__gloo_meet(o, "gloo/host", mine, strlen(mine), values, why);
+    tn_store_value *values = tn__calloc_for((size_t)o->ranks, sizeof(*values), NULL);
+    if (!values) { return false; }
+    bool fine = tn__gloo_meet(o, "gloo/host", mine, strlen(mine), values);
     *one_host = true;
     for (int r = 0; r < o->ranks && fine; r++) {
-        fine = !tn__gloo_refused(&values[r], r, why);
+        fine = !tn__gloo_refused(&values[r], r);
         *one_host = *one_host && values[r].bytes == strlen(mine) &&
                     memcmp(values[r].data, mine, values[r].bytes) == 0;
     }
@@ -220,61 +217,56 @@ static bool is_own(const struct ifaddrs *all, const char *text) {
     return false;
 }
 
-static void list_interfaces(const struct ifaddrs *all, const char *wanted, char *why) {
-    size_t length = (size_t)snprintf(
-        why, TN_ENGINE_WHY, "no interface and no address of this host is \"%.60s\"; there are",
-        wanted);
-    char address[TN__ADDRESS];
-    for (const struct ifaddrs *i = all; i && length < TN_ENGINE_WHY; i = i->ifa_next) {
+static void raise_unknown(const struct ifaddrs *all, const char *wanted) {
+    char address[TN__ADDRESS], there[400] = "";
+    size_t length = 0;
+    for (const struct ifaddrs *i = all; i && length < sizeof(there); i = i->ifa_next) {
         if (is_usable(i->ifa_addr) && to_text(i->ifa_addr, address)) {
-            length += (size_t)snprintf(why + length, TN_ENGINE_WHY - length, " %s (%s)",
+            length += (size_t)snprintf(there + length, sizeof(there) - length, " %s (%s)",
                                        i->ifa_name, address);
         }
     }
+    tn__raise(TN_EVALUE, NULL, "no interface and no address of this host is \"%.60s\"; there are%s",
+              wanted, there);
 }
 
 /* The address when no interface was requested. */
-static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all, char *address,
-                           char *why) {
+static bool choose_address(const tn_engine_options *o, const struct ifaddrs *all, char *address) {
     const char *master = getenv("MASTER_ADDR");
     bool one_host, loopback = false;
-    if (!compare_hosts(o, &one_host, why)) { return false; }
+    if (!compare_hosts(o, &one_host)) { return false; }
     if (one_host) {
         snprintf(address, TN__ADDRESS, "127.0.0.1");
         return true;
     }
     bool toward = master && *master && address_toward(master, address, &loopback) && !loopback;
     if (!toward && !of_interface(all, NULL, address)) {
-        snprintf(why, TN_ENGINE_WHY,
-                 "the ranks are on several hosts, but this one has no interface that leads out");
-        return false;
+        return tn__fail(
+            TN_EPEER, NULL,
+            "the ranks are on several hosts, but this one has no interface that leads out");
     }
-    if (tn__address_is_public(address)) {
-        snprintf(why, TN_ENGINE_WHY,
-                 "this host's address %s is public, and gloo's connections carry no secret: "
-                 "use a private network or a tunnel (docs/security.md), or request this address "
-                 "with TERN_INTERFACE=%s",
-                 address, address);
-        return false;
-    }
-    return true;
+    return !tn__address_is_public(address) ||
+           tn__fail(TN_EPEER, NULL,
+                    "this host's address %s is public, and gloo's connections carry no secret: "
+                    "use a private network or a tunnel (docs/security.md), or request this address "
+                    "with TERN_INTERFACE=%s",
+                    address, address);
 }
 
-bool tn__gloo_address(const tn_engine_options *o, char *address, char *why) {
+bool tn__gloo_address(const tn_engine_options *o, char *address) {
     struct ifaddrs *all = NULL;
     if (getifaddrs(&all) != 0) {
-        snprintf(why, TN_ENGINE_WHY, "the network interfaces cannot be listed");
-        return false;
+        return tn__fail(TN_EIO, NULL, "the network interfaces cannot be listed");
     }
     bool fine;
     if (!o->interface || !*o->interface) {
-        fine = choose_address(o, all, address, why);
+        fine = choose_address(o, all, address);
     } else if (is_own(all, o->interface)) {
         snprintf(address, TN__ADDRESS, "%s", o->interface);
         fine = true;
     } else {
         fine = of_interface(all, o->interface, address);
-        if (!fine) { list_interfaces(all, o->interface, why); }
+        if (!fine) { raise_unknown(all, o->interface); }
     }
     freeifaddrs(all);
     return fine;

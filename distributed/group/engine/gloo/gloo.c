@@ -7,6 +7,7 @@
  */
 #include "distributed/group/engine/gloo/gloo.h"
 
+#include "core/error.h"
 #include "core/memory.h"
 #include "core/plugin.h"
 #include "distributed/group/group.h"
@@ -165,15 +166,9 @@ static void release_pipe_signal(const sigset_t *before) {
 
 /* ---- The table of an engine ------------------------------------------------------------------ */
 
-/* Under the lock: whether the engine is dead; if so, sets why. */
-static tn_status gloo_look(const tn__gloo *e, char *why) {
-    if (e->dead != TN_OK) { snprintf(why, TN_ENGINE_WHY, "%s", e->reason); }
-    return e->dead;
-}
-
 /* Runs `operation` as the engine's one running operation, until `deadline`. */
 static tn_status gloo_attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const void *user),
-                              const void *user, double deadline, char *why) {
+                              const void *user, double deadline) {
     sigset_t before;
     pthread_mutex_lock(&e->lock);
     e->running = e->dead == TN_OK;
@@ -187,7 +182,7 @@ static tn_status gloo_attempt(tn__gloo *e, bool (*operation)(tn__gloo *e, const 
     }
     pthread_mutex_lock(&e->lock);
     e->running = false;
-    tn_status status = gloo_look(e, why);
+    tn_status status = tn__raise(e->dead, NULL, "%s", e->reason);
     pthread_mutex_unlock(&e->lock);
     if (alive && status != TN_OK) { e->api->close(e->wire); }
     if (alive) { release_pipe_signal(&before); }
@@ -198,8 +193,8 @@ static bool run_transfer(tn__gloo *e, const void *user) {
     return tn__gloo_transfer(e, user);
 }
 
-static tn_status gloo_run(tn_engine *base, const tn_transfer *t, char *why) {
-    return gloo_attempt((tn__gloo *)base, run_transfer, t, t->deadline, why);
+static tn_status gloo_run(tn_engine *base, const tn_transfer *t) {
+    return gloo_attempt((tn__gloo *)base, run_transfer, t, t->deadline);
 }
 
 /* A running operation closes the connections itself when it wakes. */
@@ -224,13 +219,13 @@ static void check_peer(tn__gloo *e, int peer, bool all) {
     }
 }
 
-static tn_status gloo_check(tn_engine *base, bool all, char *why) {
+static tn_status gloo_check(tn_engine *base, bool all) {
     tn__gloo *e = (tn__gloo *)base;
     tn_status status = TN_OK;
     for (int peer = 0; peer < base->ranks && status == TN_OK; peer++) {
         if (peer != base->rank) { check_peer(e, peer, all); }
         pthread_mutex_lock(&e->lock);
-        status = gloo_look(e, why);
+        status = tn__raise(e->dead, NULL, "%s", e->reason);
         pthread_mutex_unlock(&e->lock);
     }
     return status;
@@ -263,21 +258,20 @@ static void gloo_destroy(tn_engine *base) {
 
 /* ---- Joining --------------------------------------------------------------------------------- */
 
-static const tn__gloo_api *gloo_load(char *why) {
+static const tn__gloo_api *gloo_load(void) {
     char reason[TN_ENGINE_WHY - 64];
     tn__gloo_entry *entry;
     *(void **)&entry = tn__plugin_symbol("gloo", TN__GLOO_SYMBOL, reason, sizeof(reason));
     if (!entry) {
-        snprintf(why, TN_ENGINE_WHY, "the gloo plugin is not available: %s", reason);
-        return NULL;
+        return tn__fail_null(TN_EUNSUPPORTED, NULL, "the gloo plugin is not available: %s", reason);
     }
     const tn__gloo_api *api = entry();
     if (api->size != sizeof(*api) || api->version != TN__GLOO_VERSION) {
-        snprintf(why, TN_ENGINE_WHY,
-                 "libtern_gloo.so is another build (version %u, %zu bytes; this is version %d, "
-                 "%zu bytes)",
-                 api->version, api->size, TN__GLOO_VERSION, sizeof(*api));
-        return NULL;
+        return tn__fail_null(
+            TN_EUNSUPPORTED, NULL,
+            "libtern_gloo.so is another build (version %u, %zu bytes; this is version %d, "
+            "%zu bytes)",
+            api->version, api->size, TN__GLOO_VERSION, sizeof(*api));
     }
     return api;
 }
@@ -320,24 +314,25 @@ static tn__gloo *engine_alloc(const tn__gloo_api *api, const tn_engine_options *
 }
 
 /* gloo's thread inherits the signals that are blocked here: all of them. */
-static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o, char *why) {
-    char address[TN__ADDRESS];
+static tn__wire *open_wire(tn__gloo *e, const tn_engine_options *o) {
+    char address[TN__ADDRESS], why[TN_ENGINE_WHY];
     tn__ports open;
-    if (tn__ports_find(&open, why) != TN_OK || !tn__gloo_address(o, address, why)) { return NULL; }
+    if (tn__ports_find(&open, NULL) != TN_OK || !tn__gloo_address(o, address)) { return NULL; }
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);
     tn__wire *w = e->api->open(address, open.first, open.last, o->rank, o->ranks,
                                o->deadline - tn__now(), why);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (!w) { tn__raise(TN_EPEER, NULL, "%s", why); }
     return w;
 }
 
-/* This rank's endpoints for all peers, as one store value of ranks * `size` bytes. NULL: out of
- * memory. */
+/* This rank's endpoints for all peers, as one store value of ranks * `size` bytes. NULL after
+ * raising. */
 static char *own_endpoints(tn__gloo *e, size_t *size) {
     int ranks = e->base.ranks;
-    char *all = tn__calloc((size_t)ranks, TN__ENDPOINT);
+    char *all = tn__calloc_for((size_t)ranks, TN__ENDPOINT, NULL);
     for (int peer = 0; all && peer < ranks; peer++) {
         if (peer != e->base.rank) {
             *size = e->api->endpoint(e->wire, peer, all + (size_t)peer * TN__ENDPOINT);
@@ -360,7 +355,9 @@ static bool connect_all(tn__gloo *e, const void *user) {
         char why[TN_ENGINE_WHY] = "";
         const tn_store_value *theirs = &j->endpoints[peer];
         if (peer == rank) { continue; }
-        if (tn__gloo_refused(theirs, peer, why)) { return gloo_fail(e, TN_EPEER, "%s", why); }
+        if (tn__gloo_refused(theirs, peer)) {
+            return gloo_fail(e, TN_EPEER, "%s", tn__error_why());
+        }
         if (theirs->bytes != (size_t)ranks * TN__ENDPOINT) {
             return gloo_fail(e, TN_EMISMATCH, "rank %d gave %zu bytes of addresses, not %zu", peer,
                              theirs->bytes, (size_t)ranks * TN__ENDPOINT);
@@ -373,12 +370,13 @@ static bool connect_all(tn__gloo *e, const void *user) {
     return tn__gloo_transfer(e, &(tn_transfer){.kind = TN_BARRIER});
 }
 
-/* The others wait for this rank: instead of its address they get why it has none. */
-static void tell_failure(const tn_engine_options *o, const char *why) {
+/* The others wait for this rank: instead of its address they get the pending error, why it has
+ * none. */
+static void tell_failure(const tn_engine_options *o) {
     static const char *const awaited[] = {"gloo/host", "gloo/at"};
     for (int i = 0; i < 2; i++) {
         char key[32], text[TN_ENGINE_WHY + 2];
-        snprintf(text, sizeof(text), ": %s", why);
+        snprintf(text, sizeof(text), ": %s", tn__error_why());
         snprintf(key, sizeof(key), "%s/%d", awaited[i], o->rank);
         o->store->run(o->store, &(tn_store_call){.kind = TN_STORE_SET,
                                                  .key = key,
@@ -388,20 +386,16 @@ static void tell_failure(const tn_engine_options *o, const char *why) {
     }
 }
 
-static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
+static bool gloo_join(tn__gloo *e, const tn_engine_options *o) {
     joining j = {.options = o};
-    tn_store_value *values = tn__calloc((size_t)o->ranks, sizeof(*values));
-    e->wire = values ? open_wire(e, o, why) : NULL;
+    tn_store_value *values = tn__calloc_for((size_t)o->ranks, sizeof(*values), NULL);
+    e->wire = values ? open_wire(e, o) : NULL;
     char *mine = e->wire ? own_endpoints(e, &j.endpoint_bytes) : NULL;
-    if (!values || (e->wire && !mine)) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks);
-    }
-    if (!mine) { tell_failure(o, why); }
-    bool fine =
-        mine && tn__gloo_meet(o, "gloo/at", mine, (size_t)o->ranks * TN__ENDPOINT, values, why);
+    if (!mine) { tell_failure(o); }
+    bool fine = mine && tn__gloo_meet(o, "gloo/at", mine, (size_t)o->ranks * TN__ENDPOINT, values);
     if (fine) {
         j.endpoints = values;
-        fine = gloo_attempt(e, connect_all, &j, o->deadline, why) == TN_OK;
+        fine = gloo_attempt(e, connect_all, &j, o->deadline) == TN_OK;
     }
     tn__gloo_forget(values, o->ranks);
     free(values);
@@ -409,11 +403,11 @@ static bool gloo_join(tn__gloo *e, const tn_engine_options *o, char *why) {
     return fine;
 }
 
-tn_engine *tn__gloo_new(const tn_engine_options *o, char *why) {
-    const tn__gloo_api *api = gloo_load(why);
+tn_engine *tn__gloo_new(const tn_engine_options *o) {
+    const tn__gloo_api *api = gloo_load();
     tn__gloo *e = api ? engine_alloc(api, o) : NULL;
-    if (api && !e) { snprintf(why, TN_ENGINE_WHY, "out of memory for %d ranks", o->ranks); }
-    if (e && !gloo_join(e, o, why)) {
+    if (api && !e) { tn__raise(TN_ENOMEM, NULL, "out of memory for %d ranks", o->ranks); }
+    if (e && !gloo_join(e, o)) {
         e->dead = TN_EPEER; /* no peer knows it yet: no goodbye */
         gloo_destroy(&e->base);
         return NULL;

@@ -128,19 +128,20 @@ bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t);
 /* ---- Addresses ------------------------------------------------------------------------------- */
 
 /* Every rank calls with the same key: gives `mine` and gets everyone's (values[ranks], to be freed
- * with tn__gloo_forget). False with a reason that names the ranks that did not arrive. */
+ * with tn__gloo_forget). False after raising, which names the ranks that did not arrive. */
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
-                   tn_store_value *values, char *why);
+                   tn_store_value *values);
 /* Whether a rank's value is not what was asked for but why it cannot join, which begins with ':',
- * as neither a host's name nor an endpoint does; then says so. */
-bool tn__gloo_refused(const tn_store_value *value, int rank, char *why);
+ * as neither a host's name nor an endpoint does; then raises it. */
+bool tn__gloo_refused(const tn_store_value *value, int rank);
 void tn__gloo_forget(tn_store_value *values, int n);
 
 /* Writes this rank's numeric address to address[TN__ADDRESS]: that of o->interface (a name or an
  * address); else 127.0.0.1 where all ranks are on one host; else the one from which packets to
- * MASTER_ADDR leave, or that of the first interface, unless it is a public one. */
+ * MASTER_ADDR leave, or that of the first interface, unless it is a public one. False after
+ * raising. */
 #define TN__ADDRESS 64
-bool tn__gloo_address(const tn_engine_options *o, char *address, char *why);
+bool tn__gloo_address(const tn_engine_options *o, char *address);
 /* Whether routers between sites carry packets to this numeric address. */
 TN_API bool tn__address_is_public(const char *address);
 

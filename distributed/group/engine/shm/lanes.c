@@ -155,7 +155,7 @@ static tn_status take_from(tn__shm *e, int from) {
             return TN_OK;
         } else {
             l = begin_letter(e, from, l);
-            if (!l) { return tn__shm_failed(e, NULL); }
+            if (!l) { return tn__shm_failed(e); }
         }
     }
 }

@@ -270,12 +270,12 @@ static bool share_region(tn__shm *e, size_t bytes, tn__shm_region *g, double dea
     return status == TN_OK && all_have(e);
 }
 
-void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
+void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline) {
     tn__shm *e = (tn__shm *)base;
     tn__shm_region *g = tn__calloc(1, sizeof(*g));
     if (!g) {
         tn__shm_fail(e, TN_ENOMEM, "rank %d is out of memory", base->rank);
-        tn__shm_failed(e, why);
+        tn__shm_raise(e);
         return NULL;
     }
     g->number = e->next_region++;
@@ -290,8 +290,7 @@ void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why) {
         } else {
             free(g);
         }
-        why[0] = 0;
-        tn__shm_failed(e, why);
+        tn__shm_raise(e);
         return NULL;
     }
     pthread_mutex_lock(&e->lock);

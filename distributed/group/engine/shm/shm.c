@@ -4,6 +4,7 @@
  * in the store, and take their seats; then all meet twice, to open each other's processes in
  * between. From there on the store is not needed.
  */
+#include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/engine/shm/shm.h"
 
@@ -52,12 +53,12 @@ size_t tn__shm_block(int ranks) {
     return lay_out(ranks).bytes;
 }
 
-static tn_status map_block(tn__shm *e, int fd, char *why) {
+static tn_status map_block(tn__shm *e, int fd) {
     layout l = lay_out(e->base.ranks);
     char *base = mmap(NULL, l.bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
     if (base == MAP_FAILED) {
-        snprintf(why, TN_ENGINE_WHY, "%zu bytes of shared memory: %s", l.bytes, strerror(errno));
-        return TN_ENOMEM;
+        return tn__raise(TN_ENOMEM, NULL, "%zu bytes of shared memory: %s", l.bytes,
+                         strerror(errno));
     }
     e->control = (tn__shm_control *)(void *)base;
     e->lanes = (tn__shm_lane *)(void *)(base + l.lanes);
@@ -79,13 +80,13 @@ static void take_seat(tn__shm *e) {
 
 /* ---- Rank 0 ---------------------------------------------------------------------------------- */
 
-/* The descriptor of a new block, mapped and ready; -1 with errno and a reason. */
-static int make_block(tn__shm *e, uint64_t nonce, char *why) {
+/* The descriptor of a new block, mapped and ready; -1 with errno after raising. */
+static int make_block(tn__shm *e, uint64_t nonce) {
     size_t bytes = lay_out(e->base.ranks).bytes;
     int fd = tn__shm_create(bytes), failed = fd < 0 ? errno : tn__shm_reserve(fd, 0, bytes);
     if (failed) {
-        snprintf(why, TN_ENGINE_WHY, "%zu bytes of shared memory: %s", bytes, strerror(failed));
-    } else if (map_block(e, fd, why) != TN_OK) {
+        tn__raise(TN_ENOMEM, NULL, "%zu bytes of shared memory: %s", bytes, strerror(failed));
+    } else if (map_block(e, fd) != TN_OK) {
         failed = ENOMEM;
     }
     if (failed) {
@@ -121,12 +122,12 @@ static tn_status await_others(tn__shm *e, const tn_engine_options *o) {
     return status;
 }
 
-static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char *why) {
+static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd) {
     tn__shm_announcement a = {.process = tn__shm_this_process()};
     if (getrandom(&a.nonce, sizeof(a.nonce), 0) != sizeof(a.nonce)) {
         a.nonce = (uint64_t)(tn__now() * 1e9) ^ (uint64_t)getpid() << 32;
     }
-    *fd = a.fd = make_block(e, a.nonce, why);
+    *fd = a.fd = make_block(e, a.nonce);
     a.failed = a.fd < 0 ? errno : 0;
     tn_store_call c = {.kind = TN_STORE_SET,
                        .key = "block",
@@ -135,22 +136,17 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd, char 
                        .deadline = o->deadline};
     tn_status status = o->store->run(o->store, &c);
     if (a.failed) { return TN_ENOMEM; }
-    if (status != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", c.why);
-        return status;
-    }
-    status = await_others(e, o);
-    tn__shm_failed(e, why);
-    return status;
+    if (status != TN_OK) { return tn__raise(status, NULL, "%s", c.why); }
+    await_others(e, o);
+    return tn__shm_raise(e);
 }
 
 /* ---- The others ------------------------------------------------------------------------------ */
 
 /* The announced process may have ended since, and its number may have been reused. */
-static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why) {
+static tn_status open_block(tn__shm *e, const tn__shm_announcement *a) {
     if (a->failed) {
-        snprintf(why, TN_ENGINE_WHY, "rank 0 has no shared memory: %s", strerror(a->failed));
-        return TN_ENOMEM;
+        return tn__raise(TN_ENOMEM, NULL, "rank 0 has no shared memory: %s", strerror(a->failed));
     }
     int fd = tn__shm_open(&a->process, a->fd, tn__shm_block(e->base.ranks));
     const char *reason = fd >= 0 || errno == ESTALE ? "it is something else"
@@ -158,7 +154,7 @@ static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why
                          : errno == EPERM           ? "it is another user's"
                                                     : strerror(errno);
     if (fd >= 0) {
-        tn_status status = map_block(e, fd, why);
+        tn_status status = map_block(e, fd);
         close(fd);
         if (status != TN_OK) { return status; }
         if (e->control->magic == tn__shm_magic && e->control->nonce == a->nonce &&
@@ -169,46 +165,38 @@ static tn_status open_block(tn__shm *e, const tn__shm_announcement *a, char *why
         }
         unmap_block(e);
     }
-    snprintf(why, TN_ENGINE_WHY,
-             "the memory of rank 0 (process %d) cannot be opened: %s (the ranks of shm must be on "
-             "one host, in one "
-             "container, and of one user)",
-             (int)a->process.pid, reason);
-    return TN_EPEER;
+    return tn__raise(
+        TN_EPEER, NULL,
+        "the memory of rank 0 (process %d) cannot be opened: %s (the ranks of shm must "
+        "be on one host, in one container, and of one user)",
+        (int)a->process.pid, reason);
 }
 
-static tn_status shm_join(tn__shm *e, const tn_engine_options *o, char *why) {
+static tn_status shm_join(tn__shm *e, const tn_engine_options *o) {
     tn_store_call get = {.kind = TN_STORE_GET, .key = "block", .deadline = o->deadline};
     tn_status status = o->store->run(o->store, &get);
-    if (status != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", get.why);
-        return status;
-    }
+    if (status != TN_OK) { return tn__raise(status, NULL, "%s", get.why); }
     tn__shm_announcement a = {.failed = EPROTO};
     if (get.value.bytes == sizeof(a)) { memcpy(&a, get.value.data, sizeof(a)); }
     free(get.value.data);
-    status = open_block(e, &a, why);
+    status = open_block(e, &a);
     if (status == TN_OK) { take_seat(e); }
     char key[32];
     snprintf(key, sizeof(key), "joined/%d", o->rank);
     tn_store_call set = {.kind = TN_STORE_SET,
                          .key = key,
-                         .data = why,
-                         .bytes = status == TN_OK ? 0 : strlen(why),
+                         .data = tn__error_why(),
+                         .bytes = strlen(tn__error_why()),
                          .deadline = o->deadline};
-    tn_status told = o->store->run(o->store, &set);
-    if (status == TN_OK && told != TN_OK) {
-        snprintf(why, TN_ENGINE_WHY, "%s", set.why);
-        return told;
-    }
-    return status;
+    tn__raise(o->store->run(o->store, &set), NULL, "%s", set.why);
+    return tn_error();
 }
 
 /* ---- The engine ------------------------------------------------------------------------------ */
 
-static tn_status shm_run(tn_engine *base, const tn_transfer *t, char *why) {
+static tn_status shm_run(tn_engine *base, const tn_transfer *t) {
     tn__shm *e = (tn__shm *)base;
-    tn_status status = tn__shm_failed(e, NULL);
+    tn_status status = tn__shm_failed(e);
     if (status == TN_OK) {
         tn__shm_enter(e, (int)t->kind, t->sequence);
         status = t->kind == TN_SEND   ? tn__shm_send(e, t)
@@ -218,7 +206,7 @@ static tn_status shm_run(tn_engine *base, const tn_transfer *t, char *why) {
     if (status == TN_OK) {
         tn__shm_leave(e);
     } else {
-        tn__shm_failed(e, why);
+        tn__shm_raise(e);
     }
     return status;
 }
@@ -227,11 +215,10 @@ static void shm_stop(tn_engine *base, const char *reason) {
     tn__shm_fail((tn__shm *)base, TN_EPEER, "%s", reason ? reason : "aborted");
 }
 
-static tn_status shm_check(tn_engine *base, bool all, char *why) {
+static tn_status shm_check(tn_engine *base, bool all) {
     tn__shm *e = (tn__shm *)base;
-    tn_status status = tn__shm_look(e, all);
-    tn__shm_failed(e, why);
-    return status;
+    tn__shm_look(e, all);
+    return tn__shm_raise(e);
 }
 
 static void shm_leave(tn_engine *base) {
@@ -292,29 +279,24 @@ static tn__shm *shm_make(const tn_engine_options *o) {
 }
 
 /* All have the block: meet, and from now on notice when a rank ends. */
-static tn_status shm_meet(tn__shm *e, const tn_engine_options *o, char *why) {
+static tn_status shm_meet(tn__shm *e, const tn_engine_options *o) {
     double deadline = o->rank == 0 ? o->deadline : o->deadline + GRACE;
     tn_status status = tn__shm_barrier(e, deadline);
     status = status == TN_OK ? tn__shm_watch(e) : status;
-    status = status == TN_OK ? tn__shm_barrier(e, deadline) : status;
-    tn__shm_failed(e, why);
-    return status;
+    if (status == TN_OK) { tn__shm_barrier(e, deadline); }
+    return tn__shm_raise(e);
 }
 
-tn_engine *tn__shm_new(const tn_engine_options *o, char *why) {
+tn_engine *tn__shm_new(const tn_engine_options *o) {
     if (o->ranks < 1 || o->ranks > TN__SHM_RANKS || o->rank < 0 || o->rank >= o->ranks) {
-        snprintf(why, TN_ENGINE_WHY, "rank %d of %d (1 to %d ranks)", o->rank, o->ranks,
-                 TN__SHM_RANKS);
-        return NULL;
+        return tn__fail_null(TN_EVALUE, NULL, "rank %d of %d (1 to %d ranks)", o->rank, o->ranks,
+                             TN__SHM_RANKS);
     }
     tn__shm *e = shm_make(o);
-    if (!e) {
-        snprintf(why, TN_ENGINE_WHY, "out of memory");
-        return NULL;
-    }
+    if (!e) { return tn__fail_null(TN_ENOMEM, NULL, "out of memory"); }
     int fd = -1;
-    tn_status status = o->rank == 0 ? shm_host(e, o, &fd, why) : shm_join(e, o, why);
-    status = status == TN_OK ? shm_meet(e, o, why) : status;
+    tn_status status = o->rank == 0 ? shm_host(e, o, &fd) : shm_join(e, o);
+    status = status == TN_OK ? shm_meet(e, o) : status;
     if (fd >= 0) { close(fd); }
     if (status != TN_OK) {
         shm_destroy(&e->base);

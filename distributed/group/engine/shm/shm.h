@@ -161,8 +161,8 @@ void tn__shm_leave(tn__shm *e);
 
 /* The first failure of any rank is the group's. Returns its status. */
 tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) TN_PRINTF(3, 4);
-/* TN_OK while there is none; why may be NULL */
-tn_status tn__shm_failed(const tn__shm *e, char *why);
+tn_status tn__shm_failed(const tn__shm *e); /* TN_OK while there is none */
+tn_status tn__shm_raise(const tn__shm *e);  /* raises it, if there is one */
 
 /* Whether a rank has died or given up, or with `all` has left, without waiting. */
 tn_status tn__shm_look(tn__shm *e, bool all);
@@ -190,7 +190,7 @@ int tn__shm_reserve(int fd, size_t offset, size_t bytes);
  * anything else, or memory that could still be truncated while it is mapped. */
 int tn__shm_open(const tn__shm_process *process, int fd, size_t bytes);
 
-void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline, char *why);
+void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline);
 void tn__shm_free(tn_engine *base, void *memory);
 void tn__shm_free_all(tn__shm *e);
 

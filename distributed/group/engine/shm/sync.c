@@ -14,6 +14,7 @@
  *   - Has the deadline passed?
  */
 #include "core/descriptor.h"
+#include "core/error.h"
 #include "distributed/group/engine/shm/shm.h"
 
 #include <errno.h>
@@ -88,7 +89,7 @@ tn_status tn__shm_fail(tn__shm *e, tn_status status, const char *format, ...) {
             tn__shm_ring(e, r);
         }
     }
-    return tn__shm_failed(e, NULL);
+    return tn__shm_failed(e);
 }
 
 /* Waits while another rank writes its reason; it may have been killed halfway. */
@@ -101,15 +102,15 @@ static int32_t await_reason(const tn__shm_control *c) {
     return failed;
 }
 
-tn_status tn__shm_failed(const tn__shm *e, char *why) {
-    const tn__shm_control *c = e->control;
-    int32_t failed = await_reason(c);
-    if (failed == FINE) { return TN_OK; }
-    if (why) {
-        snprintf(why, TN_ENGINE_WHY, "%s",
-                 failed == WRITTEN ? c->reason : "a rank gave up and died");
-    }
-    return failed == WRITTEN ? (tn_status)c->status : TN_EPEER;
+tn_status tn__shm_failed(const tn__shm *e) {
+    int32_t failed = await_reason(e->control);
+    return failed == FINE ? TN_OK : failed == WRITTEN ? (tn_status)e->control->status : TN_EPEER;
+}
+
+tn_status tn__shm_raise(const tn__shm *e) {
+    bool written = await_reason(e->control) == WRITTEN;
+    return tn__raise(tn__shm_failed(e), NULL, "%s",
+                     written ? e->control->reason : "a rank gave up and died");
 }
 
 /* ---- Who is gone ----------------------------------------------------------------------------- */
@@ -200,7 +201,7 @@ static tn_status fail_for(tn__shm *e, const tn__shm_wait *w) {
 }
 
 tn_status tn__shm_look(tn__shm *e, bool all) {
-    tn_status status = tn__shm_failed(e, NULL);
+    tn_status status = tn__shm_failed(e);
     tn__shm_wait w = tn__shm_wait_begin(e, -1, HUGE_VAL);
     w.may_leave = !all;
     if (status == TN_OK) { check_engine(e, &w); }
@@ -253,7 +254,7 @@ tn__shm_wait tn__shm_wait_begin(const tn__shm *e, int from, double deadline) {
 }
 
 tn_status tn__shm_wait_more(tn__shm *e, tn__shm_wait *w) {
-    tn_status status = tn__shm_failed(e, NULL);
+    tn_status status = tn__shm_failed(e);
     if (status != TN_OK) { return status; }
     if (w->trouble != TN__SHM_FINE) { return fail_for(e, w); }
     bool rung = has_rung(e, w->seen) || (e->spin && rings_soon(e, w->seen));
