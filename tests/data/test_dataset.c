@@ -168,8 +168,7 @@ PLAIN_TEST(test_other_data_are_noticed) {
 }
 
 /* The memory of tensors may be freed, and come back elsewhere. */
-PLAIN_TEST(test_moved_elements_are_found) {
-    TN_SCOPE;
+TEST(test_moved_elements_are_found) {
     char text[DATASET_TEXT];
     tn_tensor *x = tn_ones(TN_DIMS(6), TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
     words one = description_of(tn_tensor_dataset(tn_zeros(TN_DIMS(6), TN_F32), y));

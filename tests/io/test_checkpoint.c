@@ -260,8 +260,7 @@ PLAIN_TEST(test_what_is_not_saved) {
 
 /* ---- A module's weights ---------------------------------------------------------------------- */
 
-PLAIN_TEST(test_weights) {
-    TN_SCOPE;
+TEST(test_weights) {
     const char *path = temp_path("weights");
     tn_linear a, b, wide, bare;
     tn_linear_options no_bias = tn_linear_defaults(), half = tn_linear_defaults();
@@ -299,8 +298,7 @@ PLAIN_TEST(test_weights) {
 }
 
 /* A load is a change: what was saved for backward before it must not be used after it. */
-PLAIN_TEST(test_load_counts_as_a_change) {
-    TN_SCOPE;
+TEST(test_load_counts_as_a_change) {
     const char *path = temp_path("weights");
     tn_linear a;
     tn_linear_init(&a, 3, 2, tn_linear_defaults());

@@ -95,7 +95,6 @@ static void lstm_init(lstm *m, int64_t in, int64_t width, int64_t out) {
 
 /* A long sequence in pieces, the state in buffers between the calls, equals one call. */
 TEST(lstm_keeps_its_state) {
-    TN_SCOPE;
     lstm net;
     lstm_init(&net, 3, 5, 2);
     tn_tensor *x = tn_randn(TN_DIMS(4, 12, 3), TN_F32), *whole = tn_call(&net, x), *pieces[3];
@@ -216,8 +215,7 @@ TEST(gan_finds_the_mean) {
 /* mean((|d judge(x) / d x| - 1)^2) */
 static tn_tensor *slope_penalty(two_layers *judge, tn_tensor *x) {
     tn_tensor *score = tn_sum_all(tn_call(judge, x)), *slope;
-    tn_grad_options options = tn_grad_defaults();
-    options.create_graph = true;
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = true);
     tn_grad(&score, NULL, 1, &x, 1, &slope, options);
     tn_tensor *length = tn_sqrt(tn_sum(tn_square(slope), TN_DIMS(1), false));
     return tn_mean_all(tn_square(tn_add_scalar(length, -1.0)));
@@ -247,7 +245,7 @@ TEST(gradient_penalty) {
         set_element(judge.in.weight, at[i], was);
         assert_true(fabs((up - down) / 2e-2 - tn_at(grad, tn_dims_from(2, at[i]))) < 2e-3);
     }
-    tn_optim *opt = make_adam(&judge, 0.02);
+    tn_optim *opt = tn_adam(&judge, TN_WITH(tn_adam, .lr = 0.02, .beta1 = 0.5));
     tn_optim_zero_grad(opt);
     for (int step = 0; step < 200; step++) {
         TN_SCOPE;

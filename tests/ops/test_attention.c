@@ -39,7 +39,6 @@ static double expected_element(tn_tensor *const *t, const tn_tensor *mask, bool 
 }
 
 static void compare_attention(tn_dims q, tn_dims k, bool masked, bool causal) {
-    TN_SCOPE;
     tn_tensor *t[3] = {tn_randn(q, TN_F64), tn_randn(k, TN_F64), tn_randn(k, TN_F64)};
     tn_tensor *mask =
         masked ? tn_gt(tn_rand(TN_DIMS(q.size[2], k.size[2]), TN_F32), tn_scalar(0.5, TN_F32))
@@ -75,8 +74,7 @@ TEST(a_blind_row_is_zero) {
     TN_SCOPE;
     tn_tensor *q = random_leaf(TN_DIMS(1, 1, 4, 3)), *k = random_leaf(TN_DIMS(1, 1, 2, 3)),
               *v = random_leaf(TN_DIMS(1, 1, 2, 3));
-    tn_attention_options o = tn_attention_defaults();
-    o.causal = true;
+    tn_attention_options o = TN_WITH(tn_attention, .causal = true);
     tn_tensor *y = tn_attention(q, k, v, NULL, o);
     tn_backward(tn_sum_all(tn_square(y)));
     assert_int_equal(tn_error(), TN_OK);
@@ -93,8 +91,7 @@ TEST(a_blind_row_is_zero) {
 }
 
 static tn_values grouped_attention(void *user, tn_values in) {
-    tn_attention_options o = tn_attention_defaults();
-    o.causal = true;
+    tn_attention_options o = TN_WITH(tn_attention, .causal = true);
     return (tn_values){1, {tn_attention(in.v[0], in.v[1], in.v[2], user, o)}};
 }
 

@@ -21,7 +21,6 @@ static void assert_holds(tn_tensor *t, const double *values, tn_dims dims) {
 }
 
 TEST(selects_along_any_dimension) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(2, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 2}, TN_DIMS(4));
     tn_tensor *y = tn_index_select(x, -1, index);
@@ -34,7 +33,6 @@ TEST(selects_along_any_dimension) {
 }
 
 TEST(gathers_elements) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 3))), true);
     tn_tensor *index = index_of((int64_t[]){2, 2, 0, 1}, TN_DIMS(2, 2)); /* fewer rows than x */
     tn_tensor *y = tn_gather(x, 1, index);
@@ -45,7 +43,6 @@ TEST(gathers_elements) {
 }
 
 TEST(embeds_any_shape) {
-    TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_copy(count_up(TN_DIMS(3, 2))), true);
     tn_tensor *index = index_of((int64_t[]){2, 0, 2, 1}, TN_DIMS(2, 2));
     tn_tensor *y = tn_embedding_op(w, tn_t(index)); /* [[2, 2], [0, 1]] */

@@ -58,7 +58,6 @@ TEST(results_in_place) {
 
 /* copy_ converts; the other operands must have x's dtype. */
 TEST(dtypes_must_match) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 2), TN_F32);
     HOLDS(tn_copy_(x, count_to(2, TN_I64)), 0, 1, 0, 1);
     HOLDS(tn_copy_(tn_zeros(TN_DIMS(3), TN_BOOL), count_to(3, TN_F64)), 0, 1, 1);
@@ -73,7 +72,6 @@ TEST(dtypes_must_match) {
 }
 
 TEST(shapes_broadcast) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     HOLDS(tn_add_(x, count_to(3, TN_F32)), 0, 1, 2, 0, 1, 2);
     HOLDS(tn_add_(tn_t(x), tn_reshape(count_to(3, TN_F32), TN_DIMS(3, 1))), 0, 0, 2, 2, 4, 4);
@@ -88,12 +86,10 @@ TEST(shapes_broadcast) {
     assert_inert(tn_zero_(tn_expand(tn_scalar(1, TN_F32), TN_DIMS(2))), TN_ESHAPE, "repeats");
     tn_zero_(tn_zeros(TN_DIMS(0, 3), TN_F32));
     tn_add_(tn_zeros(TN_DIMS(0, 3), TN_F32), tn_zeros(TN_DIMS(3), TN_F32));
-    assert_int_equal(tn_error(), TN_OK);
 }
 
 /* Operands in the memory being written are read as they were before. */
 TEST(overlapping_operands) {
-    TN_SCOPE;
     tn_tensor *x = count_to(6, TN_F32);
     tn_copy_(tn_narrow(x, 0, 1, 5), tn_narrow(x, 0, 0, 5));
     HOLDS(x, 0, 0, 1, 2, 3, 4);
@@ -125,7 +121,6 @@ TEST(overlapping_operands) {
 
 /* Large enough for several threads and vectors: a shift by one must not smear. */
 TEST(overlap_large) {
-    TN_SCOPE;
     int64_t n = 100000;
     tn_tensor *x = count_to(n, TN_F64), *expected = count_to(n - 1, TN_F64);
     tn_copy_(tn_narrow(x, 0, 1, n - 1), tn_narrow(x, 0, 0, n - 1));
@@ -133,7 +128,6 @@ TEST(overlap_large) {
 }
 
 TEST(recorded_are_refused) {
-    TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true), *y = tn_mul(w, w);
     assert_inert(tn_add_(w, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "add_: x [2] is a leaf");
     assert_inert(tn_zero_(y), TN_ESTATE, "recorded mul");
@@ -205,7 +199,6 @@ TEST(changes_are_noticed) {
         assert_int_equal(tn_backward(loss), TN_ESTATE);
         tn_error_clear();
     }
-    TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true),
               *x = tn_ones(TN_DIMS(2), TN_F32);
     tn_tensor *loss = tn_sum_all(tn_add(w, x));
@@ -243,7 +236,6 @@ TEST(nothing_while_an_error_is_pending) {
 }
 
 TEST(draws_in_place) {
-    TN_SCOPE;
     tn_generator g = {5, 2, 0}, same = {5, 2, 0};
     tn_tensor *x = tn_zeros(TN_DIMS(50, 40), TN_F64), *y = tn_zeros(TN_DIMS(40, 50), TN_F64);
     uint64_t call = tn_default_generator()->call;
@@ -275,7 +267,6 @@ TEST(draws_in_place) {
 
 /* Temporaries of overlapping operands are gone when the call returns. */
 TEST(leaks_nothing) {
-    TN_SCOPE;
     tn_tensor *m = tn_zeros(TN_DIMS(3, 3), TN_F64), *t = tn_t(m);
     int64_t live = tn_live_tensors();
     tn_add_(m, t);

@@ -29,7 +29,6 @@ static double expected_row(const tn_tensor *x, int64_t i, int64_t label, double 
 }
 
 static void compare_cross_entropy(tn_reduction how, int64_t ignore, double smooth) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
     o.reduction = how;
@@ -68,7 +67,6 @@ TEST(is_its_definition) {
 }
 
 TEST(nothing_counted_is_nan_without_gradient) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *label = tn_full(TN_DIMS(2), -100.0, TN_I32);
     tn_tensor *loss = tn_cross_entropy(x, label, TN_MEAN);
@@ -80,7 +78,6 @@ TEST(nothing_counted_is_nan_without_gradient) {
 
 /* Rows in several dimensions, logits whose rows do not merge, strided labels, i32 labels. */
 TEST(any_layout) {
-    TN_SCOPE;
     tn_tensor *data = tn_randn(TN_DIMS(3, 2, 4), TN_F64),
               *label = tn_randint(0, 4, TN_DIMS(2, 3), TN_I64);
     /* (2, 3, 4), strides 4, 8, 1 */
@@ -98,7 +95,6 @@ TEST(any_layout) {
 }
 
 TEST(small_floats_give_f32) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_cast(tn_randn(TN_DIMS(4, 7), TN_F32), TN_BF16), true);
     tn_tensor *label = tn_randint(0, 7, TN_DIMS(4), TN_I64);
     tn_tensor *loss = tn_cross_entropy(x, label, TN_MEAN);
@@ -151,11 +147,9 @@ TEST(far_logits_keep_their_differences) {
 
 /* One logit far above the others: smoothing costs the distance, which fits in f32. */
 TEST(smoothing_costs_the_distance) {
-    TN_SCOPE;
     float row[] = {3e38F, 3e38F, 0.0F};
     tn_tensor *x = tn_set_requires_grad(tn_from_data(row, TN_DIMS(1, 3), TN_F32), true);
-    tn_cross_entropy_options o = tn_cross_entropy_defaults();
-    o.label_smoothing = 0.1;
+    tn_cross_entropy_options o = TN_WITH(tn_cross_entropy, .label_smoothing = 0.1);
     tn_tensor *loss = tn_cross_entropy_with(x, tn_zeros(TN_DIMS(1), TN_I64), o);
     tn_backward(loss);
     assert_float_equal(tn_item(loss), 1e37, 1e31); /* PyTorch: 9.999999680285692e+36 */
@@ -178,8 +172,7 @@ TEST(ignored_rows_may_be_anything) {
         o.label_smoothing = k & 1 ? 0.1 : 0.0;
         tn_tensor *loss = tn_cross_entropy_with(x, tn_from_data(label, TN_DIMS(5), TN_I64), o);
         assert_true(isfinite(tn_item(loss)));
-        tn_grad_options options = tn_grad_defaults();
-        options.create_graph = k & 2;
+        tn_grad_options options = TN_WITH(tn_grad, .create_graph = k & 2);
         tn_tensor *dy = tn_ones_like(loss), *dx = NULL;
         tn_grad(&loss, &dy, 1, &x, 1, &dx, options);
         assert_string_equal(tn_error_message(), "");
@@ -198,7 +191,6 @@ static tn_values smoothed_cross_entropy(void *user, tn_values in) {
 }
 
 TEST(gradients_twice) {
-    TN_SCOPE;
     tn_values in = {1, {tn_set_requires_grad(tn_randn(TN_DIMS(ROWS, CLASSES), TN_F64), true)}};
     tn_gradcheck_options o = tn_gradcheck_defaults();
     o.second = true;
@@ -207,7 +199,6 @@ TEST(gradients_twice) {
 }
 
 TEST(bad_labels_are_named) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(3, 5), TN_F32);
     int64_t high[] = {0, 1, 5}, low[] = {0, -1, 2};
     assert_inert(
@@ -230,7 +221,6 @@ TEST(bad_labels_are_named) {
 /* The same gradient in the logits' own memory; a second backward finds them changed; a leaf is
  * left alone. */
 TEST(logits_can_be_consumed) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(64, 512), TN_F32), true),
               *label = tn_randint(0, 512, TN_DIMS(64), TN_I64);
     tn_cross_entropy_options o = tn_cross_entropy_defaults();
@@ -341,8 +331,7 @@ TEST(triplets_by_the_largest_distance) {
     tn_tensor *a = TN_FROM(((double[]){1, 2}), TN_DIMS(2), TN_F64);
     tn_tensor *p = TN_FROM(((double[]){1, 5}), TN_DIMS(2), TN_F64);
     tn_tensor *n = TN_FROM(((double[]){3, 2}), TN_DIMS(2), TN_F64);
-    tn_triplet_options o = tn_triplet_defaults();
-    o.p = INFINITY;
+    tn_triplet_options o = TN_WITH(tn_triplet, .p = INFINITY);
     tn_set_requires_grad(a, true);
     tn_tensor *loss = tn_triplet_margin(a, p, n, o);
     assert_float_equal(tn_item(loss), 2.0, 1e-5);
@@ -359,8 +348,7 @@ TEST(curved_where_they_vanish) {
         tn_tensor *target = tn_full(TN_DIMS(), 3.0, TN_F64), *slope, *second;
         tn_tensor *loss =
             which ? tn_huber(x, target, TN_SUM, 1.0) : tn_smooth_l1(x, target, TN_SUM, 1.0);
-        tn_grad_options o = tn_grad_defaults();
-        o.create_graph = true;
+        tn_grad_options o = TN_WITH(tn_grad, .create_graph = true);
         tn_grad(&loss, NULL, 1, &x, 1, &slope, o);
         tn_grad(&slope, NULL, 1, &x, 1, &second, tn_grad_defaults());
         assert_float_equal(tn_item(second), 1.0, 0.0);
@@ -379,9 +367,7 @@ TEST(ctc_of_nan) {
     tn_copy_(tn_select(tn_select(tn_select(here, 0, 1), 0, 0), 0, 1), tn_ones(TN_DIMS(), TN_BOOL));
     x = tn_set_requires_grad(tn_copy(tn_masked_fill(x, here, NAN)), true);
     for (int zero = 0; zero < 2; zero++) {
-        tn_ctc_options o = tn_ctc_defaults();
-        o.reduction = TN_NONE;
-        o.zero_infinity = zero;
+        tn_ctc_options o = TN_WITH(tn_ctc, .reduction = TN_NONE, .zero_infinity = zero);
         tn_tensor *loss =
             tn_ctc(x, said, tn_full(TN_DIMS(N), T, TN_I64), tn_full(TN_DIMS(N), 2, TN_I64), o);
         tn_tensor *one = tn_ones(TN_DIMS(N), TN_F64), *dx;

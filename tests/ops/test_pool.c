@@ -85,9 +85,7 @@ TEST(long_rows) {
 
 /* A dilated window around one element sees only padding: no element gets its gradient. */
 TEST(windows_of_padding) {
-    tn_pool_options o = tn_pool_defaults();
-    o.padding = TN_DIMS(1);
-    o.dilation = TN_DIMS(2);
+    tn_pool_options o = TN_WITH(tn_pool, .padding = TN_DIMS(1), .dilation = TN_DIMS(2));
     tn_tensor *x = make_row((const float[]){7}, 1);
     assert_true(element_at(tn_max_pool1d_op(x, TN_DIMS(2), o), 0) == -INFINITY);
     assert_true(element_at(gradient_of_max(x, o), 0) == 0);
@@ -95,8 +93,7 @@ TEST(windows_of_padding) {
 
 /* There is no second window; the indices of its elements would overflow. */
 TEST(a_step_beyond_all) {
-    tn_pool_options o = tn_pool_defaults();
-    o.stride = TN_DIMS(INT32_MAX);
+    tn_pool_options o = TN_WITH(tn_pool, .stride = TN_DIMS(INT32_MAX));
     tn_tensor *dx = gradient_of_max(make_row((const float[]){1, 2, 3}, 3), o);
     assert_true(element_at(dx, 0) == 0 && element_at(dx, 1) == 1 && element_at(dx, 2) == 0);
 }

@@ -20,7 +20,6 @@ static void assert_same(tn_tensor *a, tn_tensor *b) {
 
 /* Batches that merge into rows, that stay batches, and whose matrices are multiplied one by one. */
 TEST(stacks_of_every_kind) {
-    TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64),
               *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
     tn_tensor *w = tn_randn(TN_DIMS(6, 2), TN_F64);
@@ -44,7 +43,6 @@ TEST(stacks_of_every_kind) {
 
 /* db of a batch times one matrix: the (batch, k, n) products are never made. 4 MB here. */
 TEST(a_shared_matrix_needs_no_stack_of_gradients) {
-    TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(64, 2, 128), TN_F32);
     tn_tensor *b = tn_set_requires_grad(tn_randn(TN_DIMS(128, 128), TN_F32), true);
     tn_tensor *loss = tn_sum_all(tn_matmul(a, b));
@@ -58,7 +56,6 @@ TEST(a_shared_matrix_needs_no_stack_of_gradients) {
 
 /* x is kept only for the weight's gradient. */
 TEST(frozen_weights_keep_no_input) {
-    TN_SCOPE;
     for (int frozen = 0; frozen < 2; frozen++) {
         tn_tensor *weight = tn_set_requires_grad(tn_randn(TN_DIMS(8, 4096), TN_F32), !frozen);
         tn_tensor *bias = tn_set_requires_grad(tn_zeros(TN_DIMS(8), TN_F32), true);

@@ -26,7 +26,6 @@ static tn_tensor *make_grid(int64_t rows, int64_t columns) {
 }
 
 TEST(reshape_views_where_it_can) {
-    TN_SCOPE;
     tn_tensor *x = make_grid(4, 6);
     const struct {
         tn_tensor *of;
@@ -63,7 +62,6 @@ TEST(reshape_views_where_it_can) {
 }
 
 TEST(reshape_refuses) {
-    TN_SCOPE;
     tn_tensor *x = make_grid(2, 3);
     assert_inert(tn_reshape(x, TN_DIMS(4)), TN_ESHAPE,
                  "reshape: x is [2, 3] and cannot become [4]");
@@ -75,7 +73,6 @@ TEST(reshape_refuses) {
 }
 
 TEST(flatten_squeeze_unsqueeze) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 1, 3, 4), TN_F32);
     assert_true(tn_dims_equal(tn_shape(tn_flatten(x, 1, 2)), TN_DIMS(2, 3, 4)));
     assert_true(tn_dims_equal(tn_shape(tn_flatten(x, 0, -1)), TN_DIMS(24)));
@@ -95,7 +92,6 @@ TEST(flatten_squeeze_unsqueeze) {
 }
 
 TEST(order_of_dimensions) {
-    TN_SCOPE;
     tn_tensor *x = make_grid(2, 3);
     HOLDS(tn_t(x), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
     HOLDS(tn_transpose(x, -1, 0), TN_DIMS(3, 2), 0, 3, 1, 4, 2, 5);
@@ -111,7 +107,6 @@ TEST(order_of_dimensions) {
 }
 
 TEST(narrow_select_slice) {
-    TN_SCOPE;
     tn_tensor *x = make_grid(3, 4);
     HOLDS(tn_narrow(x, 1, 1, 2), TN_DIMS(3, 2), 1, 2, 5, 6, 9, 10);
     HOLDS(tn_narrow(x, 0, 3, 0), TN_DIMS(0, 4), 0);
@@ -137,7 +132,6 @@ TEST(narrow_select_slice) {
 }
 
 TEST(expanded_views) {
-    TN_SCOPE;
     tn_tensor *x = tn_reshape(tn_arange(0, 2, 1, TN_I64), TN_DIMS(2, 1));
     HOLDS(tn_expand(x, TN_DIMS(2, 2, 3)), TN_DIMS(2, 2, 3), 0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1);
     assert_int_equal(tn_stride(tn_expand(x, TN_DIMS(2, 3)), 1), 0);
@@ -149,7 +143,6 @@ TEST(expanded_views) {
 }
 
 TEST(split_in_pieces) {
-    TN_SCOPE;
     tn_tensor *x = make_grid(2, 5), *piece[4];
     assert_int_equal(tn_split(x, 2, -1, piece, 4), 3);
     HOLDS(piece[0], TN_DIMS(2, 2), 0, 1, 5, 6);
@@ -169,7 +162,6 @@ TEST(split_in_pieces) {
 }
 
 TEST(joined_tensors) {
-    TN_SCOPE;
     tn_tensor *a = make_grid(2, 2), *b = tn_t(make_grid(2, 2));
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, 0), TN_DIMS(4, 2), 0, 1, 2, 3, 0, 2, 1, 3);
     HOLDS(tn_cat((tn_tensor *[]){a, b}, 2, -1), TN_DIMS(2, 4), 0, 1, 0, 2, 2, 3, 1, 3);
@@ -205,7 +197,6 @@ TEST(joined_tensors) {
 }
 
 TEST(copies_and_casts) {
-    TN_SCOPE;
     tn_tensor *x = make_grid(2, 3), *v = tn_t(x);
     assert_ptr_equal(tn_contiguous(x), x);
     assert_true(tn_is_contiguous(tn_contiguous(v)));
@@ -227,7 +218,6 @@ TEST(copies_and_casts) {
 /* Slices of one tensor share the buffer of its gradient. The latest makes it (here: a select), the
  * earlier ones add to it. */
 TEST(slices_add_into_one_gradient) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(make_grid(2, 6), true), *h = tn_mul_scalar(x, 1.0),
               *piece[3];
     tn_tensor *column = tn_select(h, -1, 0);
