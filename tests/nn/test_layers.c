@@ -229,12 +229,9 @@ TEST(cached_attention) {
 TEST(cached_grouped_attention) {
     enum { B = 2, T = 7, C = 12 };
     tn_grouped_attention m;
-    tn_grouped_attention_options options = tn_grouped_attention_defaults();
-    options.heads = 4;
-    options.kv_heads = 2;
-    options.head_width = 6;
-    options.dtype = TN_F64;
-    tn_grouped_attention_init(&m, C, options);
+    tn_grouped_attention_init(
+        &m, C,
+        TN_WITH(tn_grouped_attention, .heads = 4, .kv_heads = 2, .head_width = 6, .dtype = TN_F64));
     tn_tensor *x = tn_mul_scalar(tn_randn(TN_DIMS(B, T, C), TN_F64), 5.0), *whole = tn_call(&m, x);
     tn_tensor *places = tn_add_scalar(tn_arange(0, T, 1, TN_I64), 3); /* only distances matter */
     tn_values shifted = tn_call_values(&m, (tn_values){3, {x, NULL, places}}, NULL);
@@ -295,7 +292,6 @@ TEST(weights_that_are_dropped) {
 }
 
 TEST(attention_inputs) {
-    TN_SCOPE;
     tn_multi_head_attention *m = tn_multi_head_attention_new(8, 2);
     tn_tensor *x = tn_ones(TN_DIMS(2, 3, 8), TN_F32), *flat = tn_ones(TN_DIMS(3, 8), TN_F32);
     assert_inert(TN_CALL(m, x, x, flat), TN_ESHAPE, "the value is [3, 8] but must be");
