@@ -136,19 +136,6 @@ static void write_gz(const char *name, const char *text) {
     assert_int_equal(gzclose(file), Z_OK);
 }
 
-TEST(a_compressed_table_that_is_damaged) {
-    write_gz("t.csv.gz", "a,b\n1,x\n2,y\n3,x\n");
-    size_t bytes;
-    unsigned char *gz = temp_read(temp_path("t.csv.gz"), &bytes);
-    check_threads(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
-    for (size_t left = 0; left < bytes; left++) {
-        temp_write(temp_path("t.csv.gz"), gz, left);
-        assert_none(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()), TN_EFORMAT,
-                    "t.csv.gz");
-    }
-    free(gz);
-}
-
 /* Members of a gzip file, and zeros, which archives are padded with; anything else is an error. */
 TEST(what_follows_a_compressed_table) {
     const char *path = temp_path("t.csv.gz");
