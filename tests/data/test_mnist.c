@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "tests/data/packed.h"
-#include "tests/support/dataset_text.h"
+#include "tests/data/examples.h"
 #include "tests/support/test.h"
 
 enum { COUNT = 3, PIXELS = 28 * 28 };
@@ -63,20 +63,17 @@ PLAIN_TEST(test_plain_and_compressed) {
 }
 
 PLAIN_TEST(test_other_digits_are_noticed) {
-    char text[3][DATASET_TEXT];
+    identity text[3];
     for (int i = 0; i < 3; i++) {
         images[IMAGES - 1] = i == 1 ? 3 : 0;
         labels[LABELS - 1] = i == 2 ? 3 : 9;
         write_plain();
-        tn_dataset *d = tn_mnist(temp_folder, false);
-        assert_non_null(d);
-        dataset_text(d, text[i]);
-        tn_dataset_free(d);
+        text[i] = identify_and_free(tn_mnist(temp_folder, false));
     }
     labels[LABELS - 1] = 9;
     remove_all();
-    assert_string_not_equal(text[0], text[1]);
-    assert_string_not_equal(text[0], text[2]);
+    assert_string_not_equal(text[0].text, text[1].text);
+    assert_string_not_equal(text[0].text, text[2].text);
 }
 
 PLAIN_TEST(test_every_truncation) {

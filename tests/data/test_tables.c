@@ -119,13 +119,13 @@ TEST(classes_that_are_given) {
 
 TEST(other_tables_are_noticed) {
     static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
-    char text[3][DATASET_TEXT];
+    identity text[3];
     for (int i = 0; i < 3; i++) {
-        identify_and_free(csv_of(tables[i]), text[i]);
+        text[i] = identify_and_free(csv_of(tables[i]));
     }
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < i; k++) {
-            assert_string_not_equal(text[i], text[k]);
+            assert_string_not_equal(text[i].text, text[k].text);
         }
     }
 }
