@@ -21,7 +21,6 @@ static double grad_item(const tn_tensor *t) {
 
 /* x reaches the loss along three paths; its gradient is their sum, added once. */
 TEST(sums_paths) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(3.0);
     tn_tensor *square = tn_mul(x, x);                              /* 2 x */
     tn_backward(tn_add(tn_mul(square, x), tn_mul_scalar(x, 5.0))); /* 3 x x + 5 */
@@ -30,7 +29,6 @@ TEST(sums_paths) {
 }
 
 TEST(accumulates_gradients) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0);
     tn_backward(tn_mul(x, x));
     tn_backward(tn_mul(x, x));
@@ -42,7 +40,6 @@ TEST(accumulates_gradients) {
 }
 
 TEST(broadcast_is_summed) {
-    TN_SCOPE;
     tn_tensor *row = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F64), true);
     tn_tensor *column = tn_set_requires_grad(tn_full(TN_DIMS(2, 1), 4.0, TN_F64), true);
     tn_backward(tn_sum_all(tn_mul(row, column)));
@@ -54,7 +51,6 @@ TEST(broadcast_is_summed) {
 }
 
 TEST(second_backward_is_an_error) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *y = tn_mul(x, x);
     assert_int_equal(tn_backward_from(&y, NULL, 1, true), TN_OK);
     assert_int_equal(tn_backward(y), TN_OK); /* retained for one more backward */
@@ -67,7 +63,6 @@ TEST(second_backward_is_an_error) {
 
 /* An earlier backward may have freed what the chosen inputs do not need. */
 TEST(spent_beside_the_way) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *w = scalar_leaf(3.0), *y = tn_mul(x, x), *grads[1];
     assert_int_equal(tn_backward(y), TN_OK);
     tn_tensor *z = tn_add(y, tn_mul(w, w));
@@ -82,7 +77,6 @@ TEST(spent_beside_the_way) {
 }
 
 TEST(roots_and_given_gradients) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     tn_tensor *a = tn_mul_scalar(x, 3.0), *b = tn_mul(x, x);
     tn_tensor *roots[2] = {a, b},
@@ -95,7 +89,6 @@ TEST(roots_and_given_gradients) {
 }
 
 TEST(bad_roots) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     assert_int_equal(tn_backward(tn_mul(x, x)), TN_ESHAPE);
     tn_error_clear();
@@ -112,12 +105,10 @@ TEST(bad_roots) {
 
 /* tn_grad for an intermediate result, a leaf, and an unused tensor; nothing is added to leaves. */
 TEST(chosen_inputs) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *other = scalar_leaf(7.0);
     tn_tensor *middle = tn_mul(x, x), *y = tn_mul(middle, middle);
     tn_tensor *inputs[3] = {middle, x, other}, *results[3];
-    tn_grad_options o = tn_grad_defaults();
-    o.retain_graph = true;
+    tn_grad_options o = TN_WITH(tn_grad, .retain_graph = true);
     assert_int_equal(tn_grad(&y, NULL, 1, inputs, 2, results, o), TN_OK);
     assert_float_equal(tn_item(results[0]), 8.0, 1e-12);
     assert_float_equal(tn_item(results[1]), 32.0, 1e-12);
@@ -132,10 +123,8 @@ TEST(chosen_inputs) {
 
 /* d3/dx3 of x^4 = 24 x. */
 TEST(third_derivative) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(1.5), *y = tn_pow_scalar(x, 4.0);
-    tn_grad_options o = tn_grad_defaults();
-    o.create_graph = true;
+    tn_grad_options o = TN_WITH(tn_grad, .create_graph = true);
     double expected[3] = {4 * 1.5 * 1.5 * 1.5, 12 * 1.5 * 1.5, 24 * 1.5};
     for (int i = 0; i < 3; i++) {
         tn_tensor *next;
@@ -146,7 +135,6 @@ TEST(third_derivative) {
 }
 
 TEST(changed_saved_tensor) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0), *factor = tn_scalar(3.0, TN_F64), *y = tn_mul(x, factor);
     tn_fill_(factor, 4.0);
     assert_int_equal(tn_backward(y), TN_ESTATE);
@@ -161,7 +149,6 @@ TEST(changed_saved_tensor) {
 }
 
 TEST(gradient_modes) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0);
     {
         TN_NO_GRAD;
@@ -188,7 +175,6 @@ TEST(gradient_modes) {
 /* ---- Gradient buffers and dtypes ------------------------------------------------------------- */
 
 TEST(preset_buffer) {
-    TN_SCOPE;
     tn_tensor *bucket = tn_full(TN_DIMS(5), 100.0, TN_F64);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     tn_tensor *view = tn_alias(bucket, 1, TN_DIMS(2));
@@ -211,7 +197,6 @@ TEST(preset_buffer) {
 
 /* bf16 cannot hold 1 + 2^-9, so a bf16 gradient would lose the second contribution. */
 TEST(grad_dtype) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_BF16), true);
     assert_int_equal(tn_set_grad_dtype(x, TN_F32), TN_OK);
     tn_backward(tn_sum_all(x));
@@ -221,7 +206,6 @@ TEST(grad_dtype) {
 }
 
 TEST(gradient_belongs_to_the_leaf) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(1.0), *y = scalar_leaf(1.0);
     tn_backward(tn_add(x, y)); /* add passes one tensor to both */
     tn_mul_scalar_(tn_grad_of(x), 5.0);
@@ -276,7 +260,6 @@ static void join_and_run(tn_tensor *wide, tn_tensor **small) {
 
 /* A small leaf's gradient arrives as a view of a large tensor: the leaf keeps only its part. */
 TEST(gradient_keeps_no_large_storage) {
-    TN_SCOPE;
     tn_tensor *wide = tn_ones(TN_DIMS(1 << 16), TN_F64), *small;
     int64_t before = tn_memory().allocated;
     {
@@ -303,7 +286,6 @@ TEST(million_nodes_on_a_small_stack) {
 
 /* Many nodes that are ready at once: the queue and the table grow. */
 TEST(wide_graph) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(2.0);
     tn_tensor *parts[3000];
     for (int i = 0; i < 3000; i++) {
@@ -317,7 +299,6 @@ TEST(wide_graph) {
 /* ---- Anomalies and drawn graphs -------------------------------------------------------------- */
 
 TEST(anomaly_names_the_operation) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(0.0);
     tn_set_anomaly(true);
     tn_log(tn_neg(tn_add_scalar(x, 1.0)));
@@ -345,7 +326,6 @@ static char *drawn_graph(void **state, const tn_tensor *y) {
 }
 
 TEST(picture_of_one_result) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
     tn_tensor *y = tn_sum_all(tn_exp(x));
     char *text = drawn_graph(state, y);
@@ -370,7 +350,6 @@ static tn_values exp_and_rows(void *user, tn_values in) {
 
 /* A node whose results differ in shape shows none; its outgoing arrows do. */
 TEST(picture_of_several_results) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
     tn_values both = tn_recompute(exp_and_rows, NULL, NULL, TN_VALUES(x), NULL, 0);
     char *text = drawn_graph(state, tn_add(tn_sum_all(both.v[0]), tn_sum_all(both.v[1])));

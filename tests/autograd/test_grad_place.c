@@ -57,7 +57,6 @@ static void expect_untouched_around(const net *n) {
 }
 
 TEST(made_in_its_place) {
-    TN_SCOPE;
     net n = make_net(true);
     tn__on_grad_observe(n.w, see_place, NULL);
     for (int i = 0; i < 2; i++) {
@@ -77,7 +76,6 @@ TEST(made_in_its_place) {
 
 /* A program's hook may keep the gradient, so it is not made in the buffer. */
 TEST(kept_by_a_hook) {
-    TN_SCOPE;
     net n = make_net(true);
     tn_tensor *kept = NULL;
     tn_hook hook = tn_on_grad(n.w, keep_it, &kept);
@@ -151,7 +149,6 @@ static tn_tensor *raises_error(tn_tensor *grad, void *user) {
 
 /* A backward that fails midway leaves nothing behind: the next one is right. */
 TEST(after_a_failure) {
-    TN_SCOPE;
     float right[N * N], after[N * N];
     net n = make_net(true), m = make_net(true);
     run_net(&n, NULL);

@@ -49,8 +49,7 @@ static tn_status check_squares(double factor, double second_factor, bool second)
     scaled_args args = {factor, second_factor};
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(2, 3), TN_F64), true);
     tn_tensor *y = tn_set_requires_grad(tn_randn(TN_DIMS(4), TN_F64), true);
-    tn_gradcheck_options o = tn_gradcheck_defaults();
-    o.second = second;
+    tn_gradcheck_options o = TN_WITH(tn_gradcheck, .second = second);
     return tn_gradcheck(square_inputs, &args, (tn_values){2, {x, y}}, o);
 }
 
@@ -73,7 +72,6 @@ static tn_values detach_input(void *user, tn_values in) {
 }
 
 TEST(refuses_what_it_cannot_check) {
-    TN_SCOPE;
     scaled_args args = {2.0, 1.0};
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true);
     assert_int_equal(

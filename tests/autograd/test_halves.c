@@ -91,7 +91,6 @@ static void check_halves(net *n, tn_tensor **whole) {
 }
 
 TEST(same_bits) {
-    TN_SCOPE;
     net n = make_net();
     tn_tensor *x[MICROS], *whole[MICROS + PARAMS];
     for (int i = 0; i < MICROS; i++) {
@@ -148,7 +147,6 @@ static void count_added(tn_tensor *leaf, void *user) {
 
 /* y = x w, twice, and of leaves alone: x's way is computed first, the rest later. */
 TEST(each_once) {
-    TN_SCOPE;
     memset(calls, 0, sizeof(calls));
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_full(TN_DIMS(3), 2, TN_F32), true);
@@ -187,7 +185,6 @@ TEST(all_later) {
 
 /* What only x's gradient needs is freed in between; and what is left undone, with its rest. */
 TEST(frees_between) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(3), TN_F32), true);
     int64_t before = tn_live_tensors();
@@ -205,7 +202,6 @@ TEST(frees_between) {
 }
 
 TEST(wrong_between) {
-    TN_SCOPE;
     net n = make_net();
     tn_tensor *x = input_of(0), *loss = net_loss(&n, x);
     tn__run *rest = tn__backward_input(loss, NULL, x);

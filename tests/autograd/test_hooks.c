@@ -37,7 +37,6 @@ static void at_end(void *user) {
 }
 
 TEST(replace_gradients) {
-    TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = scalar_leaf(3.0), *y = tn_mul_scalar(x, 5.0);
     tn_on_grad(y, doubles_gradient, "y");
@@ -53,7 +52,6 @@ TEST(replace_gradients) {
 /* A leaf that is used several times is finished once, after its last contribution: a later layer's
  * weight before an earlier one's. */
 TEST(after_accumulation) {
-    TN_SCOPE;
     order[0] = 0;
     tn_tensor *w1 = scalar_leaf(2.0), *w2 = scalar_leaf(3.0), *x = tn_scalar(1.0, TN_F64);
     tn_on_accumulated(w1, notes_accumulated, "1");
@@ -90,7 +88,6 @@ static tn_tensor *nests_backward(tn_tensor *grad, void *user) {
 }
 
 TEST(runs_nest) {
-    TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = scalar_leaf(3.0), *y = tn_mul(x, x);
     tn_on_accumulated(x, notes_accumulated, "a");
@@ -114,7 +111,6 @@ static tn_tensor *wrong_shape(tn_tensor *grad, void *user) {
 }
 
 TEST(errors_in_hooks) {
-    TN_SCOPE;
     int64_t before = tn_live_tensors();
     {
         TN_SCOPE;
@@ -146,7 +142,6 @@ static void removes_itself(tn_tensor *t, void *user) {
 }
 
 TEST(hook_removes_itself) {
-    TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = scalar_leaf(3.0);
     self = tn_on_accumulated(x, removes_itself, NULL);
@@ -172,7 +167,6 @@ static void removes_victim_after(tn_tensor *t, void *user) {
 
 /* A hook removes the next one: of a leaf, of a result, after accumulation. */
 TEST(hook_removes_the_next) {
-    TN_SCOPE;
     order[0] = 0;
     tn_tensor *x = hooked = scalar_leaf(3.0);
     tn_on_grad(x, removes_victim, "a");
@@ -222,7 +216,6 @@ static tn_tensor *lets_go(tn_tensor *grad, void *user) {
 
 /* A hook drops the last reference to the loss: the backward still has its graph. */
 TEST(hook_releases_the_root) {
-    TN_SCOPE;
     tn_tensor *x = scalar_leaf(3.0), *loss;
     {
         TN_SCOPE;

@@ -59,7 +59,6 @@ static net make_net(tn_tensor **x) {
 }
 
 TEST(bit_equal) {
-    TN_SCOPE;
     tn_tensor *x, *plain[3], *again[3], *nested[3];
     net n = make_net(&x);
     compute_grads(&n, x, false, plain);
@@ -82,7 +81,6 @@ static void count_call(tn_tensor *t, void *user) {
 /* Hooks on parameters run once, in the outer backward, after the sum over both calls of the block
  * and a tied use outside of it. */
 TEST(leaf_hooks_fire_once) {
-    TN_SCOPE;
     tn_tensor *x;
     net n = make_net(&x);
     int fired = 0;
@@ -98,7 +96,6 @@ TEST(leaf_hooks_fire_once) {
 
 /* Between forward and backward only inputs and outputs are alive. */
 TEST(keeps_only_inputs) {
-    TN_SCOPE;
     tn_tensor *x;
     net n = make_net(&x);
     tn_tensor *params[2] = {n.w1, n.w2};
@@ -134,10 +131,8 @@ static tn_values recomputed_cube(void *user, tn_values in) {
 }
 
 TEST(second_derivative) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_randn(TN_DIMS(5), TN_F64), true);
-    tn_gradcheck_options o = tn_gradcheck_defaults();
-    o.second = true;
+    tn_gradcheck_options o = TN_WITH(tn_gradcheck, .second = true);
     assert_int_equal(tn_gradcheck(recomputed_cube, NULL, (tn_values){1, {x}}, o), TN_OK);
 }
 
@@ -152,7 +147,6 @@ static tn_values fails_again(void *user, tn_values in) {
 }
 
 TEST(owns_its_context) {
-    TN_SCOPE;
     int count_freed = 0;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     tn_values in = {1, {x}};
@@ -194,7 +188,6 @@ static tn_values gives_less(void *user, tn_values in) {
 
 /* Functions that break the contract cause errors, not bad memory accesses. */
 TEST(bad_forwards) {
-    TN_SCOPE;
     int many = TN_MAX_VALUES + 1, calls = 0;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F64), true);
     tn_values in = {1, {x}};

@@ -174,7 +174,6 @@ static void count_calls(tn_tensor *leaf, void *user) {
 /* A hook on a leaf is called with what the run adds, not with the sum; one for afterwards in both
  * backwards. */
 TEST(hooks_see_one_part) {
-    TN_SCOPE;
     net n;
     net_init(&n, TN_F32);
     double seen[2] = {0};
@@ -192,7 +191,6 @@ TEST(hooks_see_one_part) {
 
 /* A weight that is used twice gets both parts, in each backward. */
 TEST(used_twice) {
-    TN_SCOPE;
     net n;
     net_init(&n, TN_BF16);
     tn_tensor *once = NULL;
@@ -262,7 +260,6 @@ static void zero_other(tn_tensor *leaf, void *user) {
 /* Between the kernel and the weight only the input's own hooks can run. If they reset the weight's
  * gradient, what the kernel has added to is gone: an error, not a wrong number. */
 TEST(reset_in_between) {
-    TN_SCOPE;
     net n;
     net_init(&n, TN_F32);
     tn_set_requires_grad(n.x, true);

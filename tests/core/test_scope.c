@@ -169,15 +169,11 @@ static tn_tensor *middle_scope(void) {
     return tn_return(result);
 }
 
-TEST_WITH(test_return_through_scopes, test_no_error, NULL) {
+TEST(test_return_through_scopes) {
     int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t = middle_scope();
-        assert_int_equal(tn_live_tensors(), before + 1);
-        assert_true(tn_item(t) == 2);
-    }
-    assert_int_equal(tn_live_tensors(), before);
+    tn_tensor *t = middle_scope();
+    assert_int_equal(tn_live_tensors(), before + 1);
+    assert_true(tn_item(t) == 2);
 }
 
 /* Several results keep their order: a later drop of one leaves the others. */
@@ -191,19 +187,15 @@ static void make_three(tn_tensor **out) {
     tn_return(out[1]); /* twice counts once */
 }
 
-TEST_WITH(test_return_several, test_no_error, NULL) {
+TEST(test_return_several) {
     int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t[3];
-        make_three(t);
-        assert_int_equal(tn_live_tensors(), before + 3);
-        tn_drop(t[1]);
-        assert_int_equal(tn_live_tensors(), before + 2);
-        assert_true(tn_item(t[0]) == 0);
-        assert_true(tn_item(t[2]) == 2);
-    }
-    assert_int_equal(tn_live_tensors(), before);
+    tn_tensor *t[3];
+    make_three(t);
+    assert_int_equal(tn_live_tensors(), before + 3);
+    tn_drop(t[1]);
+    assert_int_equal(tn_live_tensors(), before + 2);
+    assert_true(tn_item(t[0]) == 0);
+    assert_true(tn_item(t[2]) == 2);
 }
 
 static tn_tensor *pass_through(tn_tensor *t) {
@@ -211,39 +203,30 @@ static tn_tensor *pass_through(tn_tensor *t) {
     return tn_return(t);
 }
 
-TEST_WITH(test_return_of_somebody_elses, test_no_error, NULL) {
-    int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t = make_scalar(5);
-        assert_ptr_equal(pass_through(t), t);
-        assert_true(tn_item(t) == 5);
-        tn_tensor *kept = tn_keep(make_scalar(6));
-        tn_drop(kept);
-        assert_ptr_equal(pass_through(kept), kept); /* owned by no scope at all */
-        assert_true(tn_item(kept) == 6);
-        tn_release(kept);
-    }
-    assert_int_equal(tn_live_tensors(), before);
+TEST(test_return_of_somebody_elses) {
+    tn_tensor *t = make_scalar(5);
+    assert_ptr_equal(pass_through(t), t);
+    assert_true(tn_item(t) == 5);
+    tn_tensor *kept = tn_keep(make_scalar(6));
+    tn_drop(kept);
+    assert_ptr_equal(pass_through(kept), kept); /* owned by no scope at all */
+    assert_true(tn_item(kept) == 6);
+    tn_release(kept);
 }
 
-TEST_WITH(test_drop, test_no_error, NULL) {
+TEST(test_drop) {
     int64_t before = tn_live_tensors();
+    tn_tensor *a = make_scalar(1), *b = make_scalar(2);
+    tn_drop(a);
+    assert_int_equal(tn_live_tensors(), before + 1);
     {
         TN_SCOPE;
-        tn_tensor *a = make_scalar(1), *b = make_scalar(2);
-        tn_drop(a);
-        assert_int_equal(tn_live_tensors(), before + 1);
-        {
-            TN_SCOPE;
-            tn_drop(b); /* not this scope's */
-            assert_true(tn_item(b) == 2);
-        }
-        assert_int_equal(tn_live_tensors(), before + 1);
-        tn_drop(NULL);
-        tn_drop(tn_inert());
+        tn_drop(b); /* not this scope's */
+        assert_true(tn_item(b) == 2);
     }
-    assert_int_equal(tn_live_tensors(), before);
+    assert_int_equal(tn_live_tensors(), before + 1);
+    tn_drop(NULL);
+    tn_drop(tn_inert());
 }
 
 TEST_WITH(test_keep_and_adopt, test_no_error, NULL) {
@@ -290,22 +273,18 @@ static void *use_shared(void *t) {
     return NULL;
 }
 
-TEST_WITH(test_counting_from_threads, test_no_error, NULL) {
+TEST(test_counting_from_threads) {
     int64_t before = tn_live_tensors();
-    {
-        TN_SCOPE;
-        tn_tensor *t = make_scalar(9);
-        pthread_t threads[4];
-        for (int i = 0; i < 4; i++) {
-            assert_int_equal(pthread_create(&threads[i], NULL, use_shared, t), 0);
-        }
-        for (int i = 0; i < 4; i++) {
-            pthread_join(threads[i], NULL);
-        }
-        assert_int_equal(tn_live_tensors(), before + 1);
-        assert_true(tn_item(t) == 9);
+    tn_tensor *t = make_scalar(9);
+    pthread_t threads[4];
+    for (int i = 0; i < 4; i++) {
+        assert_int_equal(pthread_create(&threads[i], NULL, use_shared, t), 0);
     }
-    assert_int_equal(tn_live_tensors(), before);
+    for (int i = 0; i < 4; i++) {
+        pthread_join(threads[i], NULL);
+    }
+    assert_int_equal(tn_live_tensors(), before + 1);
+    assert_true(tn_item(t) == 9);
 }
 
 /* A release may do anything: here it makes tensors, inside and outside a scope. */
@@ -424,8 +403,7 @@ TEST_WITH(test_dead_tensor_names_its_scope, test_no_error, NULL) {
 }
 
 /* Dropping one reference twice is an error, and nothing else is lost. */
-TEST_WITH(test_released_twice, test_no_error, NULL) {
-    TN_SCOPE;
+TEST(test_released_twice) {
     tn_tensor *stays = make_scalar(1), *t = tn_keep(make_scalar(2));
     int64_t before = tn_live_tensors();
     tn_drop(t);
@@ -444,8 +422,7 @@ TEST_WITH(test_released_twice, test_no_error, NULL) {
     assert_float_equal(tn_item(stays), 1, 0);
 }
 
-TEST_WITH(test_dead_tensors_rest, test_no_error, NULL) {
-    TN_SCOPE;
+TEST(test_dead_tensors_rest) {
     tn_tensor *first = make_scalar(0);
     tn_drop(first);
     for (int i = 0; i < 4095; i++) {
@@ -470,8 +447,7 @@ static tn_tensor *remember_square(tn_module *self, tn_tensor *x) {
     return tn_neg(x);
 }
 
-TEST_WITH(test_dead_tensor_names_its_module, test_no_error, NULL) {
-    TN_SCOPE;
+TEST(test_dead_tensor_names_its_module) {
     forgetful m;
     tn_module_init(&m, "forgetful", remember_square);
     tn_call(&m, make_scalar(2));

@@ -10,8 +10,9 @@
 
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
 
-static inline cudnnBackendDescriptor_t described_device(const tn__cudnn_table *dnn,
-                                                        const char *name) {
+static const tn__cudnn_table *dnn;
+
+static inline cudnnBackendDescriptor_t described_device(const char *name) {
     char path[512], text[4096];
     const char *root = getenv("TERN_ROOT");
     snprintf(path, sizeof(path), "%s/tests/emulator/driver/%s.json", root ? root : ".", name);
@@ -29,4 +30,16 @@ static inline cudnnBackendDescriptor_t described_device(const tn__cudnn_table *d
 }
 
 #endif
+
+/* Runs the tests, or says why not. */
+static inline int described_run(const char *what) {
+#if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
+    dnn = tn__cudnn();
+    if (dnn) { return tests_run(NULL, NULL); }
+#endif
+    const char *why = tn__cudnn_why();
+    printf("1..1\nok 1 - %s # SKIP %s\n", what, *why ? why : "cudnn.h is older than 9.8");
+    return 0;
+}
+
 #endif

@@ -9,8 +9,6 @@
 
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
 
-static const tn__cudnn_table *dnn;
-
 /* The leak sanitizer calls this: cuDNN keeps the cuBLASLt handles that its engines make while they
  * check whether they support a graph. */
 const char *__lsan_default_suppressions(void);
@@ -55,7 +53,7 @@ static void expect_plan(cudnnBackendDescriptor_t device, const tn__conv_shape *s
 /* ResNet's first layer and a later one, forward and both gradients, as they are trained: each in
  * f32, which no engine may round, in bf16 and in f16. */
 static void expect_resnet(const char *name) {
-    cudnnBackendDescriptor_t device = described_device(dnn, name);
+    cudnnBackendDescriptor_t device = described_device(name);
     static const int64_t types[] = {CUDNN_DATA_FLOAT, CUDNN_DATA_BFLOAT16, CUDNN_DATA_HALF};
     for (int t = 0; t < 3; t++) {
         for (int r = TN__CONV_Y; r <= TN__CONV_W; r++) {
@@ -80,7 +78,7 @@ PLAIN_TEST(test_b200) {
 
 /* The bias before rounding; TF32; channels in groups; three dimensions. */
 PLAIN_TEST(test_forms) {
-    cudnnBackendDescriptor_t device = described_device(dnn, "h200");
+    cudnnBackendDescriptor_t device = described_device("h200");
     tn__conv_shape s = picture_shape(TN__CONV_Y, CUDNN_DATA_BFLOAT16, 8, 16, 14, 32, 5, 1, 1);
     s.with_bias = true;
     expect_plan(device, &s, "a bias");
@@ -105,7 +103,7 @@ PLAIN_TEST(test_forms) {
 
 /* A refusal has a reason. */
 PLAIN_TEST(test_refused) {
-    cudnnBackendDescriptor_t device = described_device(dnn, "h200");
+    cudnnBackendDescriptor_t device = described_device("h200");
     tn__dnn_plan plan;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
@@ -119,12 +117,5 @@ PLAIN_TEST(test_refused) {
 #endif
 
 int main(void) {
-#if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
-    dnn = tn__cudnn();
-    if (dnn) { return tests_run(NULL, NULL); }
-#endif
-    const char *why = tn__cudnn_why();
-    printf("1..1\nok 1 - convolutions' plans # SKIP %s\n",
-           *why ? why : "cudnn.h is older than 9.8");
-    return 0;
+    return described_run("convolutions' plans");
 }

@@ -220,8 +220,7 @@ static attention_results attend_on(tn_device device, tn_tensor *const operand[4]
     for (int i = 0; i < 3; i++) {
         x[i] = leaf_on(operand[i], device);
     }
-    tn_attention_options o = tn_attention_defaults();
-    o.causal = causal;
+    tn_attention_options o = TN_WITH(tn_attention, .causal = causal);
     tn_tensor *y = tn_attention(x[0], x[1], x[2], NULL, o);
     tn_backward(tn_sum_all(tn_cast(tn_mul(y, tn_to(operand[3], device)), TN_F32)));
     assert_string_equal(tn_error_message(), "");

@@ -74,8 +74,7 @@ PLAIN_RANK(by_hand) {
     net m;
     net_init(&m, 1 + (uint64_t)tn_group_rank(world));
     rank_assert(tn_device_of(m.in.weight).kind == TN_CUDA);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.bucket_bytes = 128;
+    tn_ddp_options o = TN_WITH(tn_ddp, .bucket_bytes = 128);
     tn_ddp_state *d = tn_ddp(&m, world, o);
     for (int step = 0; step < 3; step++) { /* the second has the buckets in another order */
         tn_module_zero_grad(&m);
@@ -95,8 +94,7 @@ PLAIN_RANK(unused_parameters) {
     net m;
     net_init(&m, 1);
     m.use_extra = false;
-    tn_ddp_options o = tn_ddp_defaults();
-    o.find_unused = true;
+    tn_ddp_options o = TN_WITH(tn_ddp, .find_unused = true);
     rank_assert(tn_ddp(&m, world, o) != NULL);
     net_backward(&m, tn_group_rank(world) + 1);
     numbers got = grads_of(&m);
@@ -112,8 +110,7 @@ PLAIN_RANK(bf16_hook) {
     numbers want = mean_of_two(true);
     net m;
     net_init(&m, 1);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.hook = tn_ddp_bf16;
+    tn_ddp_options o = TN_WITH(tn_ddp, .hook = tn_ddp_bf16);
     rank_assert(tn_ddp(&m, world, o) != NULL);
     net_backward(&m, tn_group_rank(world) + 1);
     numbers got = grads_of(&m);
@@ -153,8 +150,7 @@ PLAIN_RANK(uneven_batches) {
     tn_group *world = join_world(argument);
     net m;
     net_init(&m, 1);
-    tn_ddp_options o = tn_ddp_defaults();
-    o.join = true;
+    tn_ddp_options o = TN_WITH(tn_ddp, .join = true);
     tn_ddp_state *d = tn_ddp(&m, world, o);
     tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
     for (int i = 0; i < (tn_group_rank(world) == 1 ? 1 : 3); i++) {

@@ -358,8 +358,7 @@ PLAIN_RANK(hang_in_third) {
 PLAIN_RANK(join_only) {
     bool same = strstr(argument, ",same") != NULL;
     if (same || strstr(argument, ",cpu")) { /* both on device 0, or on none */
-        tn_dist_options o = tn_dist_defaults();
-        o.engine = same ? "shm+nccl" : "nccl";
+        tn_dist_options o = TN_WITH(tn_dist, .engine = same ? "shm+nccl" : "nccl");
         tn_set_default_device(same ? tn_cuda(0) : tn_cpu());
         tn_dist_init(o);
     } else {

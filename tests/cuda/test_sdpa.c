@@ -11,8 +11,6 @@
 
 #if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
 
-static const tn__cudnn_table *dnn;
-
 /* A fused (B, T, H + 2 G, D) projection, causal, bf16. */
 static tn__sdpa_shape shape_of(int64_t batch, int64_t heads, int64_t groups, int64_t time,
                                int64_t width) {
@@ -51,7 +49,7 @@ static size_t workspace_of(cudnnBackendDescriptor_t device, const tn__sdpa_shape
 
 /* The plans of training; `fast`: also the backward that is not deterministic. */
 static void expect_plans(const char *name, bool fast) {
-    cudnnBackendDescriptor_t device = described_device(dnn, name);
+    cudnnBackendDescriptor_t device = described_device(name);
     tn__sdpa_shape s = shape_of(8, 12, 12, 1024, 64);
     int64_t rows = 8 * 12 * 1024;
     size_t zeroed;
@@ -99,8 +97,8 @@ static void expect_from(int number, const char *word, tn__dnn_target target,
 }
 
 PLAIN_TEST(test_versions) {
-    tn__dnn_target h200 = {.described = described_device(dnn, "h200"), .major = 9};
-    tn__dnn_target b200 = {.described = described_device(dnn, "b200"), .major = 10};
+    tn__dnn_target h200 = {.described = described_device("h200"), .major = 9};
+    tn__dnn_target b200 = {.described = described_device("b200"), .major = 10};
     tn__sdpa_shape s = shape_of(1, 2, 2, 128, 64);
     expect_from(91002, "wrong", h200, &s);
     s.backward = true;
@@ -124,7 +122,7 @@ PLAIN_TEST(test_versions) {
 
 /* Grouped wide heads backward; forward in f16, grouped, without a causal mask, Tq != Tk. */
 PLAIN_TEST(test_shapes) {
-    cudnnBackendDescriptor_t device = described_device(dnn, "h200");
+    cudnnBackendDescriptor_t device = described_device("h200");
     size_t zeroed;
     tn__sdpa_shape s = shape_of(2, 12, 4, 256, 128);
     s.backward = true;
@@ -140,7 +138,7 @@ PLAIN_TEST(test_shapes) {
 
 /* A refusal has a reason, and leaves nothing behind. */
 PLAIN_TEST(test_refused) {
-    cudnnBackendDescriptor_t device = described_device(dnn, "h200");
+    cudnnBackendDescriptor_t device = described_device("h200");
     tn__dnn_plan plan;
     char why[TN__DNN_WHY];
     tn__dnn_target target = {.described = device};
@@ -157,11 +155,5 @@ PLAIN_TEST(test_refused) {
 #endif
 
 int main(void) {
-#if TN_HAVE_CUDNN && TN__DNN_DESCRIBED
-    dnn = tn__cudnn();
-    if (dnn) { return tests_run(NULL, NULL); }
-#endif
-    const char *why = tn__cudnn_why();
-    printf("1..1\nok 1 - attention's plans # SKIP %s\n", *why ? why : "cudnn.h is older than 9.8");
-    return 0;
+    return described_run("attention's plans");
 }

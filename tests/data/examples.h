@@ -44,11 +44,18 @@ static inline void check_threads(tn_dataset *d) {
     tn_loader_free(l);
 }
 
-/* What identifies the dataset, into text[DATASET_TEXT]. Takes d. */
-static inline void identify_and_free(tn_dataset *d, char *text) {
+typedef struct identity {
+    char text[DATASET_TEXT];
+} identity;
+
+/* What identifies the dataset, whenever it is asked. Takes d. */
+static inline identity identify_and_free(tn_dataset *d) {
+    identity first, again;
     assert_non_null(d);
-    assert_true(dataset_text(d, text));
+    assert_true(dataset_text(d, first.text) && dataset_text(d, again.text));
+    assert_string_equal(first.text, again.text);
     tn_dataset_free(d);
+    return first;
 }
 
 #endif

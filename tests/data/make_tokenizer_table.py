@@ -43,9 +43,11 @@ def literal(text):
 
 
 def main():
-    out = ["/* Made by make_tokenizer_table.py, by which it can be made again: the ids of a text by each pattern. */",
+    out = ["/* Made by make_tokenizer_table.py, by which it can be made again: the ids of a text by each", " * pattern. */",
            "/* clang-format off */",
-           f"enum {{ TABLE_VOCAB = {VOCAB}, TABLE_PATTERNS = {len(peer.PATTERNS)} }};", "static const char table_text[] =",
+           f"enum {{ TABLE_VOCAB = {VOCAB}, TABLE_PATTERNS = {len(peer.PATTERNS)} }};",
+           "#define SAME {.count = -1} /* as by the pattern before */",
+           "static const char table_text[] =",
            f"        {literal(TEXT)};", "",
            f"static const char *const table_patterns[] = {{{', '.join(f'{chr(34)}{name}{chr(34)}' for name in peer.PATTERNS)}}};", "",
            "static const struct {", "    const char *text;", "    struct {", "        int count;", "        int32_t ids[80];",
@@ -58,7 +60,8 @@ def main():
             ids = [id - 1 if id else size - 1 for id in there.encode(line).ids]
             parts = [", ".join(map(str, ids[i:i + 18])) for i in range(0, len(ids), 18)]
             rows.append(f"{{{len(ids)}, {{" + ",\n        ".join(parts or ["0"]) + "}}")
-        out += [f"    {{{literal(line)},", "     {" + ",\n      ".join(rows) + "}},"]
+        by = rows[0] + "".join(", SAME" if row == before else ",\n      " + row for before, row in zip(rows, rows[1:]))
+        out += [f"    {{{literal(line)},", f"     {{{by}}}}},"]
     print("\n".join(out + ["};", "/* clang-format on */"]))
 
 

@@ -95,13 +95,13 @@ TEST(a_claim_of_too_many_is_refused) {
 }
 
 TEST(other_pictures_are_noticed) {
-    char text[2][DATASET_TEXT];
+    identity text[2];
     write_all();
-    identify_and_free(tn_cifar10(temp_folder, true), text[0]);
+    text[0] = identify_and_free(tn_cifar10(temp_folder, true));
     records[4 * EACH * RECORD + 9] ^= 1;
     temp_write(temp_path(files[4]), records + 4 * EACH * RECORD, EACH * RECORD);
-    identify_and_free(tn_cifar10(temp_folder, true), text[1]);
-    assert_string_not_equal(text[0], text[1]);
+    text[1] = identify_and_free(tn_cifar10(temp_folder, true));
+    assert_string_not_equal(text[0].text, text[1].text);
 }
 
 static void read_batches(void) {

@@ -4,37 +4,32 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tests/support/dataset_text.h"
+#include "tests/data/examples.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
-PLAIN_TEST(test_tensors) {
-    int64_t live = tn_live_tensors();
-    {
-        TN_SCOPE;
-        /* (3, 2), strided */
-        tn_tensor *x = tn_t(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3)));
-        tn_tensor *y = tn_arange(0, 3, 1, TN_I64);
-        tn_dataset *d = tn_tensor_dataset(x, y);
-        assert_int_equal(d->size, 3);
-        float row[2];
-        int64_t label;
-        assert_int_equal(tn_dataset_get(d, 1, row, &label), TN_OK);
-        assert_true(row[0] == 1 && row[1] == 4 && label == 1);
-        tn_dataset_free(d);
-        d = tn_tensor_dataset(y, NULL);
-        assert_int_equal(d->y_dims.ndim, -1);
-        assert_int_equal(tn_dataset_get(d, 2, &label, NULL), TN_OK);
-        assert_int_equal(label, 2);
-        tn_dataset_free(d);
-        assert_none(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)), TN_ESHAPE,
-                    "x is [3, 2] but y is [4]");
-        assert_none(tn_tensor_dataset(tn_scalar(1, TN_F32), NULL), TN_ESHAPE,
-                    "should count the examples");
-        assert_null(tn_tensor_dataset(NULL, NULL));
-        tn_error_clear();
-    }
-    assert_int_equal(tn_live_tensors(), live);
+TEST(test_tensors) {
+    /* (3, 2), strided */
+    tn_tensor *x = tn_t(tn_reshape(tn_arange(0, 6, 1, TN_F32), TN_DIMS(2, 3)));
+    tn_tensor *y = tn_arange(0, 3, 1, TN_I64);
+    tn_dataset *d = tn_tensor_dataset(x, y);
+    assert_int_equal(d->size, 3);
+    float row[2];
+    int64_t label;
+    assert_int_equal(tn_dataset_get(d, 1, row, &label), TN_OK);
+    assert_true(row[0] == 1 && row[1] == 4 && label == 1);
+    tn_dataset_free(d);
+    d = tn_tensor_dataset(y, NULL);
+    assert_int_equal(d->y_dims.ndim, -1);
+    assert_int_equal(tn_dataset_get(d, 2, &label, NULL), TN_OK);
+    assert_int_equal(label, 2);
+    tn_dataset_free(d);
+    assert_none(tn_tensor_dataset(x, tn_arange(0, 4, 1, TN_I64)), TN_ESHAPE,
+                "x is [3, 2] but y is [4]");
+    assert_none(tn_tensor_dataset(tn_scalar(1, TN_F32), NULL), TN_ESHAPE,
+                "should count the examples");
+    assert_null(tn_tensor_dataset(NULL, NULL));
+    tn_error_clear();
 }
 
 PLAIN_TEST(test_tokens) {
@@ -126,53 +121,38 @@ PLAIN_TEST(test_text_read) {
 
 /* ---- Recognising data ------------------------------------------------------------------------ */
 
-typedef struct words {
-    char text[DATASET_TEXT];
-} words;
-
-/* Takes the dataset. */
-static words description_of(tn_dataset *d) {
-    words w;
-    assert_non_null(d);
-    assert_true(dataset_text(d, w.text));
-    tn_dataset_free(d);
-    return w;
-}
-
-PLAIN_TEST(test_other_data_are_noticed) {
-    TN_SCOPE;
+TEST(test_other_data_are_noticed) {
     int32_t tokens[] = {1, 2, 3, 4, 5};
-    words one = description_of(tn_token_dataset(tokens, 5, 2));
+    identity one = identify_and_free(tn_token_dataset(tokens, 5, 2));
     assert_contains(one.text, "{\"digest\":\"");
-    assert_string_equal(description_of(tn_token_dataset(tokens, 5, 2)).text, one.text);
+    assert_string_equal(identify_and_free(tn_token_dataset(tokens, 5, 2)).text, one.text);
     tokens[4] = 6; /* only the last target */
-    assert_string_not_equal(description_of(tn_token_dataset(tokens, 5, 2)).text, one.text);
+    assert_string_not_equal(identify_and_free(tn_token_dataset(tokens, 5, 2)).text, one.text);
 
     tn_tensor *x = tn_arange(0, 6, 1, TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
-    one = description_of(tn_tensor_dataset(x, y));
+    one = identify_and_free(tn_tensor_dataset(x, y));
     assert_contains(one.text, "{\"digest of x\":\"");
     assert_contains(one.text, ",\"digest of y\":\"");
-    assert_string_equal(description_of(tn_tensor_dataset(tn_copy(x), y)).text, one.text);
-    assert_string_not_equal(description_of(tn_tensor_dataset(tn_add_scalar(x, 1), y)).text,
+    assert_string_equal(identify_and_free(tn_tensor_dataset(tn_copy(x), y)).text, one.text);
+    assert_string_not_equal(identify_and_free(tn_tensor_dataset(tn_add_scalar(x, 1), y)).text,
                             one.text);
-    assert_string_not_equal(description_of(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text,
+    assert_string_not_equal(identify_and_free(tn_tensor_dataset(x, tn_add_scalar(y, 1))).text,
                             one.text);
-    assert_null(strstr(description_of(tn_tensor_dataset(x, NULL)).text, "of y"));
+    assert_null(strstr(identify_and_free(tn_tensor_dataset(x, NULL)).text, "of y"));
     /* rows that are not contiguous */
     tn_tensor *wide = tn_reshape(x, TN_DIMS(2, 3));
-    assert_string_equal(description_of(tn_tensor_dataset(tn_t(wide), NULL)).text,
-                        description_of(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
+    assert_string_equal(identify_and_free(tn_tensor_dataset(tn_t(wide), NULL)).text,
+                        identify_and_free(tn_tensor_dataset(tn_contiguous(tn_t(wide)), NULL)).text);
     assert_string_equal(
-        description_of(tn_tensor_dataset(tn_zeros(TN_DIMS(0, 3), TN_F32), NULL)).text,
+        identify_and_free(tn_tensor_dataset(tn_zeros(TN_DIMS(0, 3), TN_F32), NULL)).text,
         "{\"digest of x\":\"99aa06d3014798d86001c324468d497f\"}");
 }
 
 /* The memory of tensors may be freed, and come back elsewhere. */
-PLAIN_TEST(test_moved_elements_are_found) {
-    TN_SCOPE;
+TEST(test_moved_elements_are_found) {
     char text[DATASET_TEXT];
     tn_tensor *x = tn_ones(TN_DIMS(6), TN_F32), *y = tn_ones(TN_DIMS(6), TN_I64);
-    words one = description_of(tn_tensor_dataset(tn_zeros(TN_DIMS(6), TN_F32), y));
+    identity one = identify_and_free(tn_tensor_dataset(tn_zeros(TN_DIMS(6), TN_F32), y));
     tn_dataset *d = tn_tensor_dataset(x, y);
     tn_storage_empty(x);
     assert_false(dataset_text(d, text));

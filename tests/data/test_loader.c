@@ -73,8 +73,7 @@ static void check_batch(const tn_batch *b, tn_sampler s, int64_t size, int64_t b
     }
 }
 
-PLAIN_TEST(test_same_batches_for_any_threads) {
-    int64_t live = tn_live_tensors();
+TEST(test_same_batches_for_any_threads) {
     for (int threads = 0; threads <= 4; threads++) {
         for (int prefetch = 1; prefetch <= 5; prefetch += 2) {
             tn_sampler s = tn_random_sampler(4);
@@ -95,8 +94,6 @@ PLAIN_TEST(test_same_batches_for_any_threads) {
             tn_loader_free(l);
         }
     }
-    assert_int_equal(tn_error(), TN_OK);
-    assert_int_equal(tn_live_tensors(), live);
 }
 
 static void assert_place(const tn_loader *l, int64_t epoch, int64_t index) {
@@ -129,7 +126,6 @@ TEST(test_passes) {
             tn_loader_free(l);
         }
     }
-    assert_int_equal(tn_error(), TN_OK);
 }
 
 /* Workers read nothing of a pass that has not begun. */
@@ -304,8 +300,7 @@ PLAIN_TEST(test_error_comes_with_its_batch) {
 }
 
 /* Freed at every stage: while workers wait, read, or have met an error. */
-PLAIN_TEST(test_free_at_any_moment) {
-    int64_t live = tn_live_tensors();
+TEST(test_free_at_any_moment) {
     freed = 0;
     for (int i = 0; i < 150; i++) {
         tn_loader *l = tn_loader_new(make_numbers(50, i % 7 ? -1 : 3, i % 3 * 50),
@@ -319,7 +314,6 @@ PLAIN_TEST(test_free_at_any_moment) {
         tn_error_clear();
     }
     assert_int_equal(freed, 150);
-    assert_int_equal(tn_live_tensors(), live);
 }
 
 PLAIN_TEST(test_batches_are_lent) {

@@ -6,7 +6,6 @@ import sys
 import tempfile
 import warnings
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from png_writer import DEPTHS, chunk, png
 from twin import read, run, torch
 import numpy

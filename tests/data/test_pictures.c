@@ -197,24 +197,25 @@ TEST(folders_that_are_no_dataset) {
 
 TEST(other_pictures_are_noticed) {
     needs_pictures();
-    char text[4][DATASET_TEXT], path[600];
+    identity text[4];
+    char path[600];
     const char *folder = make_folders();
-    identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[0]);
-    identify_and_free(tn_image_folder(make_folders(), options_of_size(4, 4)), text[1]);
-    assert_string_equal(text[0], text[1]); /* wherever the folder is */
-    identify_and_free(tn_image_folder(folder, options_of_size(4, 5)), text[1]);
+    text[0] = identify_and_free(tn_image_folder(folder, options_of_size(4, 4)));
+    text[1] = identify_and_free(tn_image_folder(make_folders(), options_of_size(4, 4)));
+    assert_string_equal(text[0].text, text[1].text); /* wherever the folder is */
+    text[1] = identify_and_free(tn_image_folder(folder, options_of_size(4, 5)));
     snprintf(path, sizeof(path), "%s/b/3.png", folder);
     FILE *file = fopen(path, "ab");
     fputs("more", file);
     fclose(file);
-    identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[2]);
+    text[2] = identify_and_free(tn_image_folder(folder, options_of_size(4, 4)));
     unlink(path);
     snprintf(path, sizeof(path), "%s/b/4.png", folder);
     temp_write(path, "1", 1);
-    identify_and_free(tn_image_folder(folder, options_of_size(4, 4)), text[3]);
+    text[3] = identify_and_free(tn_image_folder(folder, options_of_size(4, 4)));
     for (int i = 0; i < 4; i++) {
         for (int k = 0; k < i; k++) {
-            assert_string_not_equal(text[i], text[k]);
+            assert_string_not_equal(text[i].text, text[k].text);
         }
     }
 }

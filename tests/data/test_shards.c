@@ -7,7 +7,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#include "tests/support/dataset_text.h"
+#include "tests/data/examples.h"
 #include "tests/support/temp.h"
 #include "tests/support/test.h"
 
@@ -452,25 +452,14 @@ TEST_WITH(test_many_shards, NULL, temp_clean) {
 
 /* ---- Recognising a corpus -------------------------------------------------------------------- */
 
-typedef struct words {
-    char text[DATASET_TEXT];
-} words;
-
-/* How the shards describe themselves. */
-static words description_of(const char *pattern) {
-    tn_dataset *d = tn_token_shards(temp_path(pattern), 4, 50257);
-    assert_non_null(d);
-    words first, again;
-    assert_true(dataset_text(d, first.text) && dataset_text(d, again.text));
-    assert_string_equal(first.text, again.text);
-    tn_dataset_free(d);
-    return first;
+static identity description_of(const char *pattern) {
+    return identify_and_free(tn_token_shards(temp_path(pattern), 4, 50257));
 }
 
 TEST_WITH(test_other_tokens_are_noticed, NULL, temp_clean) {
     write_llmc("one_0.bin", 40, 0);
     write_llmc("one_1.bin", 30, 900);
-    words one = description_of("one_*.bin");
+    identity one = description_of("one_*.bin");
     assert_contains(one.text, "{\"files\":2,\"digest\":\"");
     write_llmc("two_0.bin", 40, 0); /* another name, with or without a header */
     write_shard("two_1.bin", 0, 0, 0, 30, 900);
@@ -492,7 +481,7 @@ TEST_WITH(test_a_large_file_is_sampled, NULL, temp_clean) {
     unsigned char one = 1;
     temp_write(path, &one, 1);
     assert_int_equal(truncate(path, LARGE), 0);
-    words before = description_of("large.bin");
+    identity before = description_of("large.bin");
 
     int file = open(path, O_RDWR);
     assert_int_equal(pwrite(file, "\7", 1, PAGE + 1000), 1); /* between two of them */
@@ -500,7 +489,7 @@ TEST_WITH(test_a_large_file_is_sampled, NULL, temp_clean) {
     static const off_t seen[] = {0, LARGE - 2};
     for (int i = 0; i < 2; i++) {
         assert_int_equal(pwrite(file, "\7", 1, seen[i]), 1);
-        words after = description_of("large.bin");
+        identity after = description_of("large.bin");
         assert_string_not_equal(after.text, before.text);
         before = after;
     }

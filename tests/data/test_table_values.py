@@ -4,10 +4,8 @@ import gzip
 import os
 import random
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import read, run, torch
 import numpy
 

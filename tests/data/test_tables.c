@@ -119,13 +119,13 @@ TEST(classes_that_are_given) {
 
 TEST(other_tables_are_noticed) {
     static const char *const tables[] = {"a,b\n1,x\n2,y\n", "a,b\n1,y\n2,x\n", "a,b\n1,x\n3,y\n"};
-    char text[3][DATASET_TEXT];
+    identity text[3];
     for (int i = 0; i < 3; i++) {
-        identify_and_free(csv_of(tables[i]), text[i]);
+        text[i] = identify_and_free(csv_of(tables[i]));
     }
     for (int i = 0; i < 3; i++) {
         for (int k = 0; k < i; k++) {
-            assert_string_not_equal(text[i], text[k]);
+            assert_string_not_equal(text[i].text, text[k].text);
         }
     }
 }
@@ -134,19 +134,6 @@ static void write_gz(const char *name, const char *text) {
     gzFile file = gzopen(temp_path(name), "wb");
     assert_int_equal(gzwrite(file, text, (unsigned)strlen(text)), strlen(text));
     assert_int_equal(gzclose(file), Z_OK);
-}
-
-TEST(a_compressed_table_that_is_damaged) {
-    write_gz("t.csv.gz", "a,b\n1,x\n2,y\n3,x\n");
-    size_t bytes;
-    unsigned char *gz = temp_read(temp_path("t.csv.gz"), &bytes);
-    check_threads(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()));
-    for (size_t left = 0; left < bytes; left++) {
-        temp_write(temp_path("t.csv.gz"), gz, left);
-        assert_none(tn_csv_dataset(temp_path("t.csv.gz"), tn_csv_defaults()), TN_EFORMAT,
-                    "t.csv.gz");
-    }
-    free(gz);
 }
 
 /* Members of a gzip file, and zeros, which archives are padded with; anything else is an error. */

@@ -209,7 +209,6 @@ TEST(streams_are_utf8) {
 
 /* Rows of a batch: padded to the longest, cut at a length, with their lengths. */
 TEST(texts_as_rows) {
-    TN_SCOPE;
     tn_tokenizer *t = small_tokenizer();
     const char *const texts[] = {"hello hello", "", "hellll oo"};
     tn_tensor *lengths;

@@ -23,11 +23,14 @@ static void expect_rows(const tn_tokenizer *t, int pattern) {
     tn_ids ids = {0};
     for (size_t row = 0; row < sizeof(table) / sizeof(table[0]); row++) {
         const char *text = table[row].text;
+        int by = pattern;
+        while (table[row].by[by].count < 0) {
+            by--;
+        }
         ids.count = 0;
         assert_int_equal(tn_tokenizer_encode(t, text, strlen(text), true, &ids), TN_OK);
-        assert_int_equal(ids.count, table[row].by[pattern].count);
-        assert_memory_equal(ids.ids, table[row].by[pattern].ids,
-                            (size_t)ids.count * sizeof(int32_t));
+        assert_int_equal(ids.count, table[row].by[by].count);
+        assert_memory_equal(ids.ids, table[row].by[by].ids, (size_t)ids.count * sizeof(int32_t));
     }
     tn_ids_free(&ids);
 }

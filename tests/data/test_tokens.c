@@ -216,17 +216,6 @@ static void write_many(const char *folder) {
     free(text);
 }
 
-static void same_folders(const char *a, const char *b) {
-    static const char *const names[] = {"train_000000.bin", "train_000001.bin", "val_000000.bin",
-                                        "tokens.json"};
-    for (int i = 0; i < 4; i++) {
-        char one[64], two[64];
-        snprintf(one, sizeof(one), "%s/%s", a, names[i]);
-        snprintf(two, sizeof(two), "%s/%s", b, names[i]);
-        temp_same(temp_path(one), temp_path(two));
-    }
-}
-
 MAKES(test_threads) {
     static const int threads[] = {1, 2, 3, 8};
     write_many("in");
@@ -239,7 +228,7 @@ MAKES(test_threads) {
         assert_int_equal(make_tokens("in", out, o, &made), TN_OK);
         assert_int_equal(made.documents, 6001);
         assert_true(made.train_shards >= 2 && made.val_shards == 1);
-        same_folders("out0", out);
+        temp_same_folders(temp_path("out0"), temp_path(out));
     }
 }
 
@@ -503,19 +492,19 @@ MAKES(test_goes_on) {
     assert_int_equal(go_on("whole", o), 0);
     int64_t made = break_off("out");
     assert_int_equal(go_on("out", o), made);
-    same_folders("whole", "out");
+    temp_same_folders(temp_path("whole"), temp_path("out"));
 
     made = break_off("changed"); /* a shard that is no longer whole is made again */
     assert_int_equal(truncate(temp_path("changed/train_000002.bin"), 2000), 0);
     o.overwrite = true; /* which is no reason to make the others again */
     assert_int_equal(go_on("changed", o), made - 1);
-    same_folders("whole", "changed");
+    temp_same_folders(temp_path("whole"), temp_path("changed"));
     assert_int_equal(go_on("changed", o), 0); /* it is, if the set is whole */
 
     made = break_off("missing");
     assert_int_equal(unlink(temp_path("missing/train_000001.bin")), 0);
     assert_int_equal(go_on("missing", o), made - 1);
-    same_folders("whole", "missing");
+    temp_same_folders(temp_path("whole"), temp_path("missing"));
 }
 
 /* Shards of other texts or options are not kept. */
@@ -531,7 +520,7 @@ MAKES(test_starts_over) {
     int64_t made = break_off("header");
     change_file("header/train_000000.bin", 45); /* of the digest of what it is made from */
     assert_int_equal(go_on("header", o), made - 1);
-    same_folders("whole", "header");
+    temp_same_folders(temp_path("whole"), temp_path("header"));
 
     break_off("touched");
     change_file("in/0.jsonl", 0);

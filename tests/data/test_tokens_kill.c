@@ -90,24 +90,7 @@ static void look_at_folder(void) {
 }
 
 static void same_as_reference(void) {
-    static const char *const folders[] = {"reference", "out"};
-    int files[2] = {0};
-    for (int i = 0; i < 2; i++) {
-        DIR *folder = opendir(temp_path(folders[i]));
-        assert_non_null(folder);
-        for (struct dirent *entry; (entry = readdir(folder));) {
-            files[i] += entry->d_name[0] != '.';
-            if (i == 0 && entry->d_name[0] != '.') {
-                char reference[300], out[300];
-                snprintf(reference, sizeof(reference), "reference/%s", entry->d_name);
-                snprintf(out, sizeof(out), "out/%s", entry->d_name);
-                temp_same(temp_path(reference), temp_path(out));
-            }
-        }
-        closedir(folder);
-    }
-    assert_true(files[0] >= 5);
-    assert_int_equal(files[1], files[0]);
+    assert_true(temp_same_folders(temp_path("reference"), temp_path("out")) >= 5);
 }
 
 /* Texts, and what an undisturbed run makes of them. */

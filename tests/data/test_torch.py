@@ -3,10 +3,8 @@ to the loss and its gradients, in which only completions and their ends count.""
 import json
 import os
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from byte_tokenizer import END, write_tokenizer
 from twin import close, read, run, torch
 

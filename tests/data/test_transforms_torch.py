@@ -1,10 +1,7 @@
 """Transforms, padding and mixup against PyTorch: torchvision's definitions written out (it need not be there), with the parameters
 that Tern drew."""
 import math
-import os
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, close, dump, run, torch
 from torch.nn import functional as F
 

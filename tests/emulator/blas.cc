@@ -7,11 +7,10 @@
  * of 16 bytes, and a bias or aux that is less aligned than the one that the heuristic saw, with
  * which the library would fault; and what gemm.c does not ask for.
  */
+#include "tests/emulator/elements.h"
 #include "tests/emulator/runtime.h"
 
 #include <cublasLt.h>
-#include <cuda_bf16.h>
-#include <cuda_fp16.h>
 #include <math.h>
 #include <string.h>
 #include <vector>
@@ -210,10 +209,6 @@ struct problem {
 };
 } // namespace
 
-static size_t element_size(uint32_t type) {
-    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
-}
-
 static bool has_bias(uint32_t epilogue) {
     return epilogue & (CUBLASLT_EPILOGUE_BIAS | CUBLASLT_EPILOGUE_BGRADB);
 }
@@ -334,35 +329,6 @@ cublasStatus_t cublasLtMatmulAlgoGetHeuristic(cublasLtHandle_t, cublasLtMatmulDe
 }
 
 /* ---- Computing ------------------------------------------------------------------------------- */
-
-static double get_element(uint32_t type, const void *data, int64_t i) {
-    switch (type) {
-    case CUDA_R_64F:
-        return ((const double *)data)[i];
-    case CUDA_R_32F:
-        return ((const float *)data)[i];
-    case CUDA_R_16BF:
-        return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
-    default:
-        return __half2float(((const __half *)data)[i]);
-    }
-}
-
-static void put_element(uint32_t type, void *data, int64_t i, double value) {
-    switch (type) {
-    case CUDA_R_64F:
-        ((double *)data)[i] = value;
-        break;
-    case CUDA_R_32F:
-        ((float *)data)[i] = (float)value;
-        break;
-    case CUDA_R_16BF:
-        ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)value);
-        break;
-    default:
-        ((__half *)data)[i] = __float2half_rn((float)value);
-    }
-}
 
 /* The tanh form, and its derivative. */
 static const double root = 0.7978845608028654, cubic = 0.044715; /* sqrt(2 / pi) */

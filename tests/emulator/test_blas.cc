@@ -1,5 +1,6 @@
 /* The emulator's cuBLASLt against a plain product: every dtype and epilogue,
  * batches, what it refuses. */
+#include "tests/emulator/elements.h"
 #include "tests/emulator/test_launch.h"
 
 #include <cublasLt.h>
@@ -37,50 +38,17 @@ struct outcome {
     matrix a, b, c, d, bias, aux; /* c: D before the call */
 };
 
-static size_t size_of(cudaDataType_t type) {
-    return type == CUDA_R_64F ? 8 : type == CUDA_R_32F ? 4 : 2;
-}
-
-static double load_element(cudaDataType_t type, const void *data, size_t i) {
-    switch (type) {
-    case CUDA_R_64F:
-        return ((const double *)data)[i];
-    case CUDA_R_32F:
-        return ((const float *)data)[i];
-    case CUDA_R_16BF:
-        return __bfloat162float(((const __nv_bfloat16 *)data)[i]);
-    default:
-        return __half2float(((const __half *)data)[i]);
-    }
-}
-
-static void store_element(cudaDataType_t type, void *data, size_t i, double x) {
-    switch (type) {
-    case CUDA_R_64F:
-        ((double *)data)[i] = x;
-        break;
-    case CUDA_R_32F:
-        ((float *)data)[i] = (float)x;
-        break;
-    case CUDA_R_16BF:
-        ((__nv_bfloat16 *)data)[i] = __float2bfloat16_rn((float)x);
-        break;
-    default:
-        ((__half *)data)[i] = __float2half_rn((float)x);
-    }
-}
-
 static double round_to(cudaDataType_t type, double x) {
     double element;
-    store_element(type, &element, 0, x);
-    return load_element(type, &element, 0);
+    put_element(type, &element, 0, x);
+    return get_element(type, &element, 0);
 }
 
 /* Device memory with these numbers, `shift` bytes in. */
 static void *upload_matrix(cudaDataType_t type, const matrix &x, size_t shift) {
-    std::vector<char> bytes(x.size() * size_of(type) + shift + 16);
+    std::vector<char> bytes(x.size() * element_size(type) + shift + 16);
     for (size_t i = 0; i < x.size(); i++) {
-        store_element(type, bytes.data() + shift, i, x[i]);
+        put_element(type, bytes.data() + shift, i, x[i]);
     }
     void *memory;
     assert_int_equal(cudaMalloc(&memory, bytes.size()), cudaSuccess);
@@ -89,12 +57,12 @@ static void *upload_matrix(cudaDataType_t type, const matrix &x, size_t shift) {
 }
 
 static matrix download_matrix(cudaDataType_t type, const void *memory, size_t count) {
-    std::vector<char> bytes(count * size_of(type));
+    std::vector<char> bytes(count * element_size(type));
     assert_int_equal(cudaMemcpy(bytes.data(), memory, bytes.size(), cudaMemcpyDeviceToHost),
                      cudaSuccess);
     matrix x(count);
     for (size_t i = 0; i < count; i++) {
-        x[i] = load_element(type, bytes.data(), i);
+        x[i] = get_element(type, bytes.data(), i);
     }
     return x;
 }

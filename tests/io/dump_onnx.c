@@ -7,7 +7,11 @@
  */
 #include "ops/check.h"
 #include "tests/io/onnx_case.h"
-#include "tests/io/small_resnet.h"
+
+int example_main(int argc, char **argv);
+#define main example_main
+#include "examples/15_resnet.c"
+#undef main
 
 static void dump_case(const char *name, tn_forward f, void *user, void *m, tn_values in) {
     dump_case_as(name, f, user, m, in, in, 0);

@@ -1,7 +1,5 @@
-/* A training run small enough for tests of checkpoints: a linear layer, AdamW,
- * a shuffled loader, dropout's generator.
- *
- */
+/* A training run small enough for tests of checkpoints: a linear layer, AdamW, a shuffled loader
+ * with `seed % 3` threads, dropout's generator. */
 #ifndef TERN_TESTS_IO_SMALL_RUN_H
 #define TERN_TESTS_IO_SMALL_RUN_H
 

@@ -37,8 +37,7 @@ PLAIN_TEST(test_writes_and_replaces) {
 }
 
 /* A limit on file sizes acts as a disk that is full after so many bytes. */
-PLAIN_TEST(test_full_disk) {
-    TN_SCOPE;
+TEST(test_full_disk) {
     const char *path = temp_path("file");
     assert_int_equal(tn_write_file("old", 3, path), TN_OK);
     tn_tensor *large = tn_ones(TN_DIMS(1 << 16), TN_F32);

@@ -260,12 +260,11 @@ TEST(rows_that_are_not_there) {
 }
 
 TEST(other_rows_are_noticed) {
-    char text[3][DATASET_TEXT];
     save_rows(TN_F32);
-    identify_and_free(open_rows(), text[0]);
-    identify_and_free(tn_npy_dataset(temp_path("x.npy"), NULL), text[1]);
+    identity both = identify_and_free(open_rows());
+    identity one = identify_and_free(tn_npy_dataset(temp_path("x.npy"), NULL));
     save_rows(TN_I32);
-    identify_and_free(open_rows(), text[2]);
-    assert_string_not_equal(text[0], text[1]);
-    assert_string_not_equal(text[0], text[2]);
+    identity integers = identify_and_free(open_rows());
+    assert_string_not_equal(both.text, one.text);
+    assert_string_not_equal(both.text, integers.text);
 }

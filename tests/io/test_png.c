@@ -53,7 +53,6 @@ static void read_back(const char *path, uint32_t width, uint32_t height, int cha
 
 /* Three images of 2 x 1 pixels, two side by side: gaps of 2 around each. */
 TEST(grey_images) {
-    TN_SCOPE;
     const char *path = temp_path("grey.png");
     double values[] = {0.0, 1.0, 0.5, -3.0, 7.0, NAN};
     tn_tensor *images = TN_FROM(values, TN_DIMS(3, 1, 1, 2), TN_F64);
@@ -69,7 +68,6 @@ TEST(grey_images) {
 
 /* Channels are separate planes in a tensor, and adjacent in a pixel. */
 TEST(coloured_image) {
-    TN_SCOPE;
     const char *path = temp_path("coloured.png");
     float values[] = {0.0F, 0.2F, 0.4F, 0.6F, 0.8F, 1.0F};
     tn_tensor *image = TN_FROM(values, TN_DIMS(1, 3, 1, 2), TN_F32);
@@ -80,7 +78,6 @@ TEST(coloured_image) {
 }
 
 TEST(wrong_images) {
-    TN_SCOPE;
     const char *path = temp_path("wrong.png");
     tn_tensor *image = tn_ones(TN_DIMS(1, 1, 2, 2), TN_F32);
     assert_fails(tn_save_image(tn_ones(TN_DIMS(1, 2, 2, 2), TN_F32), path, 1), TN_ESHAPE,

@@ -208,7 +208,6 @@ TEST(llama_built_later) {
 /* ---- What is refused ------------------------------------------------------------------------- */
 
 TEST(refused_gpts) {
-    TN_SCOPE;
     tn_gpt m;
     tn_gpt_init(&m, TN_WITH(tn_gpt, .context = 4, .layers = 1, .heads = 1, .width = 4,
                             .bias = false, .activation = TN_ACT_GELU, .vocab = 0));

@@ -409,7 +409,6 @@ TEST(padding_on_the_left) {
 
 /* Each place predicts the next token; none beyond a row's end. Padding changes no loss. */
 TEST(targets_of_rows) {
-    TN_SCOPE;
     static const int64_t rows[] = {3, 4, 5, 6, 7, 8, 9, 9, 1, 9, 9, 9}, ends[] = {4, 2, 1};
     static const int64_t whole[] = {4, 5, 6, -100, 8, 9, 9, -100, 9, 9, 9, -100};
     static const int64_t parts[] = {4, 5, 6, -100, 8, -100, -100, -100, -100, -100, -100, -100};
@@ -447,7 +446,6 @@ static tn_tensor *loss_gradient(tn_gpt *gpt, tn_tensor *x, tn_tensor *y, bool by
  * the bit for the factor that was expected; one more rounding of the logits' gradient for others.
  */
 TEST(loss_expects_a_gradient) {
-    TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
                 TN_WITH(tn_gpt, .vocab = 37, .context = T, .layers = 1, .heads = 2, .width = 16));
@@ -472,7 +470,6 @@ TEST(loss_expects_a_gradient) {
 
 /* Where the gradient has replaced the logits nothing is left to differentiate again. */
 TEST(loss_once_on_device) {
-    TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
                 TN_WITH(tn_gpt, .vocab = 37, .context = T, .layers = 1, .heads = 2, .width = 16));
@@ -495,7 +492,6 @@ static tn_values keep_output(tn_module *m, tn_values in, tn_values out, void *us
 
 /* Logits that a hook has kept stay as they are until a backward. */
 TEST(kept_logits_stay) {
-    TN_SCOPE;
     tn_gpt gpt;
     tn_gpt_init(&gpt,
                 TN_WITH(tn_gpt, .vocab = 37, .context = T, .layers = 1, .heads = 2, .width = 16));

@@ -1,9 +1,6 @@
 """Whole models against PyTorch's with the same weights: logits, loss, every gradient, and initial distributions."""
 import math
-import os
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, check_gradients, close, dump, parameters, run, torch
 from modules import gpt, llama
 import torch.nn.functional as F

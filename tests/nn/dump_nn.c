@@ -172,8 +172,7 @@ static tn_tensor *draw_mask(tn_dims dims, double p) {
 
 static void dump_cross_attention(void) {
     enum { B = 3, T = 4, S = 6, C = 12 };
-    tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
-    o.dtype = TN_F64;
+    tn_multi_head_attention_options o = TN_WITH(tn_multi_head_attention, .dtype = TN_F64);
     tn_tensor *x = draw_normal(TN_DIMS(B, T, C)), *memory = draw_normal(TN_DIMS(B, S, C));
     dump_module("mha_self", tn_multi_head_attention_new_with(C, 3, o), TN_VALUES(x));
     dump_module("mha_self_masked", tn_multi_head_attention_new_with(C, 3, o),

@@ -30,9 +30,7 @@ int main(int argc, char **argv) {
     tn_tensor *label = tn_randint(0, CLASSES, TN_DIMS(PICTURES), TN_I64);
     add_tensor("first", "x", "", x);
     add_tensor("first", "label", "", label);
-    tn_sgd_options options = tn_sgd_defaults();
-    options.lr = 0.02;
-    options.momentum = 0.9;
+    tn_sgd_options options = TN_WITH(tn_sgd, .lr = 0.02, .momentum = 0.9);
     tn_optim *opt = tn_sgd(&net, options);
     float losses[STEPS];
     for (int i = 0; i < STEPS; i++) {

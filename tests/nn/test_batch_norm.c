@@ -44,8 +44,7 @@ TEST(running_statistics) {
 }
 
 TEST(cumulative_statistics) {
-    tn_batch_norm_options options = tn_batch_norm_defaults();
-    options.cumulative = true;
+    tn_batch_norm_options options = TN_WITH(tn_batch_norm, .cumulative = true);
     tn_batch_norm1d m;
     tn_batch_norm1d_init(&m, 2, options);
     for (int i = 0; i < 3; i++) {

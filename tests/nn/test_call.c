@@ -73,7 +73,6 @@ static tn_tensor *wasteful_forward(tn_module *self, tn_tensor *x) {
 }
 
 TRACED(only_results_come_out) {
-    TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "wasteful", wasteful_forward);
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
@@ -85,7 +84,6 @@ TRACED(only_results_come_out) {
 }
 
 TRACED(values_and_context) {
-    TN_SCOPE;
     tn_module m;
     tn_module_init_values(&m, "pair", pair_forward);
     tn_tensor *a = tn_ones(TN_DIMS(3), TN_F32);
@@ -118,7 +116,6 @@ static tn_values silent_forward(tn_module *self, tn_values in, void *context) {
 }
 
 TRACED(wrong_values) {
-    TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(2), TN_F32);
     tn_module m;
     tn_module_init(&m, "null", null_forward);
@@ -135,7 +132,6 @@ TRACED(wrong_values) {
 }
 
 TRACED(paths_in_errors) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_sequential all;
@@ -202,7 +198,6 @@ static tn_hook hook_all(void *m, tag *t) {
 }
 
 TRACED(order_and_removal) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tag a = {.name = "a"}, b = {.name = "b"}, inner = {.name = "fc1"};
@@ -250,7 +245,6 @@ static tn_tensor *return_input(tn_tensor *x) {
 }
 
 TRACED(hooks_replace_values) {
-    TN_SCOPE;
     tn_function f;
     tn_function_init(&f, "f", return_input);
     tn_module_hook(&f, (tn_module_hooks){.before = double_input});
@@ -275,7 +269,6 @@ TRACED(hooks_replace_values) {
 /* ---- Backward hooks -------------------------------------------------------------------------- */
 
 TRACED(backward_order) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tag outer = {.name = "n"}, first = {.name = "1"}, second = {.name = "2"};
@@ -293,7 +286,6 @@ TRACED(backward_order) {
 
 /* If no input requires a gradient, a module's backward ends when the whole backward ends. */
 TRACED(inputs_without_gradient) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tag outer = {.name = "n"}, first = {.name = "1"};
@@ -319,7 +311,6 @@ static void keep_grads(tn_module *m, tn_values in_grads, void *user) {
 }
 
 TRACED(several_inputs_and_outputs) {
-    TN_SCOPE;
     tn_module m;
     tn_module_init_values(&m, "pair", pair_forward);
     tag t = {.name = "m"};
@@ -358,7 +349,6 @@ static tn_tensor *trap_forward(tn_module *self, tn_tensor *x) {
 
 /* Each backward_before has its backward_after, even if the run fails in between. */
 TRACED(failing_backward) {
-    TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "trap", trap_forward);
     tag t = {.name = "m"};
@@ -370,7 +360,6 @@ TRACED(failing_backward) {
 }
 
 TRACED(finished_before_backward) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tag t = {.name = "n"};
@@ -395,7 +384,6 @@ static tn_values finish_before(tn_module *m, tn_values in, void *user) {
 }
 
 TRACED(finished_in_a_hook) {
-    TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
     tn_gpt gpt;
@@ -441,7 +429,6 @@ static void expect_equal_gradients(void *m, tn_tensor *x, tn_module *const *reco
 }
 
 TRACED(recompute_is_bit_equal) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_tensor *x = random_leaf(TN_DIMS(4, 5));
@@ -459,9 +446,7 @@ TRACED(recompute_is_bit_equal) {
     tn_module_finish(&twice);
 
     tn_block block;
-    tn_block_options options = tn_block_defaults();
-    options.heads = 2;
-    options.dropout = 0.3;
+    tn_block_options options = TN_WITH(tn_block, .heads = 2, .dropout = 0.3);
     tn_block_init(&block, 8, options);
     x = random_leaf(TN_DIMS(2, 6, 8));
     expect_equal_gradients(&block, x, (tn_module *[]){&block.base}, 1);
@@ -472,7 +457,6 @@ TRACED(recompute_is_bit_equal) {
 /* The module's own hooks run once; those of modules inside it run again, and can tell that they
  * do. */
 TRACED(hooks_in_recompute) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_module_set_recompute(&n, true);
@@ -488,7 +472,6 @@ TRACED(hooks_in_recompute) {
 
 /* Intermediate results take no memory between forward and backward. */
 TRACED(recompute_keeps_only_inputs) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_tensor *x = random_leaf(TN_DIMS(2, 5));

@@ -48,7 +48,6 @@ static void net_init(net *n) {
 }
 
 TEST(names_come_from_fields) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     assert_ptr_equal(tn_module_get(&n, "in.weight"), n.in.weight);
@@ -67,7 +66,6 @@ TEST(names_come_from_fields) {
 }
 
 TEST(on_the_heap) {
-    TN_SCOPE;
     tn_module *all[] = {
         (tn_module *)tn_linear_new(4, 4),
         (tn_module *)tn_linear_new_with(4, 4, TN_WITH(tn_linear, .bias = false)),
@@ -108,7 +106,6 @@ TEST(on_the_heap) {
 
 /* A function's number is one of its fields, which are compared when weights are loaded. */
 TEST(with_a_number) {
-    TN_SCOPE;
     tn_function *cube = TN_FN_WITH(tn_pow_scalar, 3.0);
     assert_float_equal(tn_item(tn_call(cube, tn_scalar(2.0, TN_F32))), 8.0, 0.0);
     assert_string_equal(cube->base.kind, "pow_scalar");
@@ -118,7 +115,6 @@ TEST(with_a_number) {
 }
 
 TEST(who_cannot_be_owned) {
-    TN_SCOPE;
     block *m = block_new(3);
     const tn_linear *fc = m->fc;
     assert_null(tn_module_own(m, "fc", tn_linear_new(3, 3))); /* which is freed */
@@ -143,7 +139,6 @@ TEST(who_cannot_be_owned) {
 }
 
 TEST(lists_have_no_forward) {
-    TN_SCOPE;
     tn_module_list *list = tn_module_list_new();
     for (int i = 0; i < 3; i++) {
         assert_int_equal(tn_module_append(list, block_new(2)), TN_OK);
@@ -170,7 +165,6 @@ static tn_module *both_new(void) {
 
 /* Several values pass from module to module, and a range runs some of the modules. */
 TEST(values_and_ranges) {
-    TN_SCOPE;
     tn_sequential *m = TN_SEQUENTIAL(both_new(), both_new(), both_new());
     tn_tensor *a = tn_full(TN_DIMS(2), 1, TN_F32), *b = tn_full(TN_DIMS(2), 10, TN_F32);
     tn_values all = tn_call_values(m, tn_values_of(a, b), NULL);

@@ -155,12 +155,8 @@ TEST(parts_are_slices) {
 /* ---- Models ---------------------------------------------------------------------------------- */
 
 static tn_gpt_options small_options(void) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = 301;
-    o.context = 32;
-    o.layers = 3;
-    o.heads = 4;
-    o.width = 64;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = 301, .context = 32, .layers = 3, .heads = 4, .width = 64);
     return o;
 }
 
@@ -214,10 +210,7 @@ TEST(gpt_as_built_at_once) {
 
 /* GPT-2 1.5B, 6 GB of f32, is built without allocating its elements. */
 TEST(no_memory_while_building) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.layers = 48;
-    o.heads = 25;
-    o.width = 1600;
+    tn_gpt_options o = TN_WITH(tn_gpt, .layers = 48, .heads = 25, .width = 1600);
     tn_device device = tn_default_device();
     int64_t before = tn_device_memory(device).allocated;
     tn_device_memory_reset_peak(device);

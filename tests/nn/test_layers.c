@@ -46,18 +46,15 @@ TEST(refused_options) {
     tn_function_init(&function, "f", NULL);
     expect_refused(&function, TN_EVALUE, "f: the function is NULL");
     tn_self_attention attention;
-    tn_self_attention_options three = tn_self_attention_defaults();
-    three.heads = 3;
+    tn_self_attention_options three = TN_WITH(tn_self_attention, .heads = 3);
     tn_self_attention_init(&attention, 8, three);
     expect_refused(&attention, TN_EVALUE, "width is 8 but heads is 3 (width must be a multiple)");
     tn_mlp mlp;
-    tn_mlp_options options = tn_mlp_defaults();
-    options.activation = (tn_activation)9;
+    tn_mlp_options options = TN_WITH(tn_mlp, .activation = (tn_activation)9);
     tn_mlp_init(&mlp, 8, options);
     expect_refused(&mlp, TN_EVALUE, "mlp: activation is 9 (it must be 0 to 3)");
     tn_block block;
-    tn_block_options no_heads = tn_block_defaults();
-    no_heads.heads = 0;
+    tn_block_options no_heads = TN_WITH(tn_block, .heads = 0);
     tn_block_init(&block, 8, no_heads);
     assert_error(TN_EVALUE, "heads is 0 (it must be at least 1)");
     tn_module_finish(&block);
@@ -81,7 +78,6 @@ TEST(pending_errors) {
 }
 
 TEST(initial_values) {
-    TN_SCOPE;
     tn_init_xavier_uniform(tn_ones(TN_DIMS(3), TN_F32), 1.0);
     assert_error(TN_ESHAPE, "init_xavier_uniform: the weight is [3]");
     tn_init_kaiming_normal(tn_ones(TN_DIMS(), TN_F32), 1.0);
@@ -118,7 +114,6 @@ TEST(initial_values) {
 }
 
 TEST(training_and_evaluation) {
-    TN_SCOPE;
     tn_dropout drop;
     tn_dropout_init(&drop, 0.5);
     tn_tensor *x = tn_ones(TN_DIMS(1000), TN_F32), *y = tn_call(&drop, x);
@@ -130,7 +125,6 @@ TEST(training_and_evaluation) {
 
 /* Each channel is dropped as a whole, or kept and scaled. */
 TEST(whole_channels) {
-    TN_SCOPE;
     enum { CHANNELS = 400, EACH = 8 };
     const struct {
         tn_dropout *m;
@@ -160,7 +154,6 @@ TEST(whole_channels) {
 }
 
 TEST(sequential_names) {
-    TN_SCOPE;
     tn_linear in, out;
     tn_function relu;
     tn_sequential net;
@@ -183,12 +176,9 @@ TEST(sequential_names) {
 /* ---- The cache of attention ------------------------------------------------------------------ */
 
 TEST(cached_attention) {
-    TN_SCOPE;
     enum { B = 2, T = 7, C = 12 };
     tn_self_attention m;
-    tn_self_attention_options options = tn_self_attention_defaults();
-    options.heads = 3;
-    options.dtype = TN_F64;
+    tn_self_attention_options options = TN_WITH(tn_self_attention, .heads = 3, .dtype = TN_F64);
     tn_self_attention_init(&m, C, options);
     tn_tensor *x = tn_randn(TN_DIMS(B, T, C), TN_F64), *whole = tn_call(&m, x);
     assert_int_equal(tn_cache_begin(&m, (tn_attention_cache_options){B, T}), TN_OK);
@@ -237,15 +227,11 @@ TEST(cached_attention) {
 
 /* The same with rotary positions, which continue where the cache ends. */
 TEST(cached_grouped_attention) {
-    TN_SCOPE;
     enum { B = 2, T = 7, C = 12 };
     tn_grouped_attention m;
-    tn_grouped_attention_options options = tn_grouped_attention_defaults();
-    options.heads = 4;
-    options.kv_heads = 2;
-    options.head_width = 6;
-    options.dtype = TN_F64;
-    tn_grouped_attention_init(&m, C, options);
+    tn_grouped_attention_init(
+        &m, C,
+        TN_WITH(tn_grouped_attention, .heads = 4, .kv_heads = 2, .head_width = 6, .dtype = TN_F64));
     tn_tensor *x = tn_mul_scalar(tn_randn(TN_DIMS(B, T, C), TN_F64), 5.0), *whole = tn_call(&m, x);
     tn_tensor *places = tn_add_scalar(tn_arange(0, T, 1, TN_I64), 3); /* only distances matter */
     tn_values shifted = tn_call_values(&m, (tn_values){3, {x, NULL, places}}, NULL);
@@ -267,8 +253,7 @@ TEST(cached_grouped_attention) {
 /* A module whose init failed has no heads to make a cache for. */
 TEST(cache_of_a_broken_module) {
     tn_self_attention m;
-    tn_self_attention_options options = tn_self_attention_defaults();
-    options.heads = 0;
+    tn_self_attention_options options = TN_WITH(tn_self_attention, .heads = 0);
     tn_self_attention_init(&m, 8, options);
     assert_error(TN_EVALUE, "heads is 0 (it must be at least 1)");
     tn_cache_begin(&m, (tn_attention_cache_options){1, 4});
@@ -281,7 +266,6 @@ TEST(cache_of_a_broken_module) {
 /* Training with dropout computes the weights explicitly: the same numbers if almost nothing is
  * dropped. */
 TEST(weights_that_are_dropped) {
-    TN_SCOPE;
     enum { B = 2, T = 3, S = 5, C = 8 };
     tn_multi_head_attention_options o = tn_multi_head_attention_defaults();
     o.dtype = TN_F64;
@@ -308,7 +292,6 @@ TEST(weights_that_are_dropped) {
 }
 
 TEST(attention_inputs) {
-    TN_SCOPE;
     tn_multi_head_attention *m = tn_multi_head_attention_new(8, 2);
     tn_tensor *x = tn_ones(TN_DIMS(2, 3, 8), TN_F32), *flat = tn_ones(TN_DIMS(3, 8), TN_F32);
     assert_inert(TN_CALL(m, x, x, flat), TN_ESHAPE, "the value is [3, 8] but must be");
@@ -326,8 +309,7 @@ TEST(attention_inputs) {
     m = tn_multi_head_attention_new(8, 3);
     assert_error(TN_EVALUE, "multi_head_attention: width is 8 but heads is 3");
     tn_module_free(m);
-    tn_transformer_options o = tn_transformer_defaults();
-    o.activation = (tn_activation)9;
+    tn_transformer_options o = TN_WITH(tn_transformer, .activation = (tn_activation)9);
     t = tn_transformer_new_with(8, 2, 1, 1, o);
     assert_error(TN_EVALUE, "transformer_encoder_layer: there is no activation 9");
     tn_module_free(t);

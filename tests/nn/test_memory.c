@@ -43,8 +43,7 @@ typedef struct model {
 } model;
 
 static void model_init(model *m, int count) {
-    tn_block_options options = tn_block_defaults();
-    options.heads = H;
+    tn_block_options options = TN_WITH(tn_block, .heads = H);
     tn_sequential_init(&m->all);
     m->count = count;
     for (int i = 0; i < count; i++) {

@@ -111,7 +111,6 @@ TEST(refused_names) {
 }
 
 TEST(used_twice) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_tensor *t = tn_ones(TN_DIMS(2), TN_F32), *field = NULL;
@@ -138,7 +137,6 @@ TEST(used_twice) {
 }
 
 TEST(refused_tensors) {
-    TN_SCOPE;
     tn_module m;
     tn_module_init(&m, "m", net_forward);
     tn_tensor *field;
@@ -351,7 +349,6 @@ TEST(printed_modules) {
 /* The drawn graph names parameters by their paths, other leaves by the input that they are, and
  * results by their operations. */
 TEST(named_graph) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(2, 3), TN_F32), true);
@@ -401,7 +398,6 @@ TEST(exchanged_fields) {
 /* ---- Finishing ------------------------------------------------------------------------------- */
 
 TEST(finished_modules) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
@@ -421,7 +417,6 @@ TEST(finished_modules) {
 }
 
 TEST(not_modules) {
-    TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(1, 3), TN_F32);
     _Alignas(16) char junk[512];
     memset(junk, 0x5a, sizeof(junk));

@@ -25,8 +25,7 @@ static tn_tensor *net_forward(tn_module *self, tn_tensor *x) {
 static void net_init(net *n) {
     TN_SCOPE;
     tn_module_init(n, "net", net_forward);
-    tn_block_options options = tn_block_defaults();
-    options.heads = 2;
+    tn_block_options options = TN_WITH(tn_block, .heads = 2);
     tn_linear_init(&n->in, 3, 4, tn_linear_defaults());
     tn_block_init(&n->block, 4, options);
     tn_sequential_init(&n->tail);
@@ -59,8 +58,7 @@ static void train_net(void) {
     tn_module_hook(
         &n.block,
         (tn_module_hooks){.before = scale_input, .backward_after = backward_after, .user = &count});
-    tn_adamw_options options = tn_adamw_defaults();
-    options.no_decay = tn_match_vectors;
+    tn_adamw_options options = TN_WITH(tn_adamw, .no_decay = tn_match_vectors);
     tn_optim *opt = tn_adamw(&n, options);
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 3), TN_F32);
     for (int step = 0; step < 2; step++) {
@@ -140,8 +138,7 @@ static void quantize_and_call(void) {
 
 static void use_transformer(void) {
     TN_SCOPE;
-    tn_transformer_options o = tn_transformer_defaults();
-    o.hidden = 8;
+    tn_transformer_options o = TN_WITH(tn_transformer, .hidden = 8);
     tn_transformer *m = tn_transformer_new_with(4, 2, 1, 1, o);
     tn_tensor *x = tn_randn(TN_DIMS(2, 3, 4), TN_F32);
     if (m) { tn_backward(tn_sum_all(TN_CALL(m, x, x, NULL, tn_causal_mask(3)))); }

@@ -312,7 +312,6 @@ static tn_tensor *first_alone(tn_module *self, tn_tensor *x) {
 /* A stage is called with a policy of the whole model: only parameters that are here are lent as
  * copies. */
 TEST(nothing_of_it_is_lent) {
-    TN_SCOPE;
     net n;
     tn_module_init(&n, "net", first_alone);
     tn_linear_init(&n.wte, 4, 4, tn_linear_defaults());

@@ -52,7 +52,6 @@ static void expect_same(const gradients *a, const gradients *b) {
 }
 
 TEST(close_to_f32) {
-    TN_SCOPE;
     gradients got[3];
     static const tn_dtype kinds[] = {TN_F32, TN_BF16, TN_F16};
     for (int i = 0; i < 3; i++) {
@@ -106,8 +105,7 @@ static tn_values twice_forward(tn_module *self, tn_values in, void *context) {
 }
 
 static void twice_init(twice *m) {
-    tn_linear_options options = tn_linear_defaults();
-    options.bias = false;
+    tn_linear_options options = TN_WITH(tn_linear, .bias = false);
     tn_module_init_values(m, "twice", twice_forward);
     tn_linear_init(&m->a, IN, OUT, options);
     tn_linear_init(&m->b, IN, OUT, options);
@@ -175,8 +173,7 @@ TEST(second_derivative) {
     TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(input_batch(0), true), *dx;
     tn_tensor *y = tn_sum_all(tn_cast(tn_call(&n, x), TN_F32));
-    tn_grad_options options = tn_grad_defaults();
-    options.create_graph = true;
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = true);
     assert_int_equal(tn_grad(&y, NULL, 1, &x, 1, &dx, options), TN_OK);
     tn_backward(tn_sum_all(tn_square(dx)));
     assert_int_equal(tn_dtype_of(tn_grad_of(n.fc1.weight)), TN_F32);
@@ -187,7 +184,6 @@ TEST(second_derivative) {
 /* ---- Recompute ------------------------------------------------------------------------------- */
 
 TEST(recompute_is_bit_equal) {
-    TN_SCOPE;
     gradients got[3];
     for (int i = 0; i < 3; i++) { /* without, of the root, of a child */
         net n;
@@ -209,7 +205,6 @@ TEST(recompute_is_bit_equal) {
 
 /* Tied weights inside recompute: one input of the node, not two. */
 TEST(recompute_of_tied_weights) {
-    TN_SCOPE;
     tn_tensor *x = tn_full(TN_DIMS(1, IN), 1.0, TN_F32), *u = tn_full(TN_DIMS(1, IN), 0.5, TN_F32);
     tn_tensor *dy[2] = {tn_ones(TN_DIMS(1, OUT), TN_BF16), tn_ones(TN_DIMS(1, OUT), TN_BF16)};
     twice m = {0};

@@ -12,12 +12,8 @@
 enum { VOCAB = 16, CONTEXT = 16, BATCH = 8 };
 
 static void gpt_init(tn_gpt *gpt, tn_dtype compute, bool recompute) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = VOCAB;
-    o.context = CONTEXT;
-    o.layers = 2;
-    o.heads = 2;
-    o.width = 32;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = VOCAB, .context = CONTEXT, .layers = 2, .heads = 2, .width = 32);
     tn_seed(3);
     tn_gpt_init(gpt, o);
     set_compute(gpt, compute);
@@ -49,8 +45,7 @@ static double gpt_step(tn_gpt *gpt, tn_optim *opt, int64_t number) {
 }
 
 static tn_optim *make_adamw(void *m) {
-    tn_adamw_options a = tn_adamw_defaults();
-    a.lr = 5e-3;
+    tn_adamw_options a = TN_WITH(tn_adamw, .lr = 5e-3);
     return tn_adamw(m, a);
 }
 
@@ -146,9 +141,7 @@ TEST(generation_in_bf16) {
     }
     tn_module_train(&gpt, false);
     int32_t first = 1;
-    tn_generate_options options = tn_generate_defaults();
-    options.max_new = 10;
-    options.temperature = 0.0;
+    tn_generate_options options = TN_WITH(tn_generate, .max_new = 10, .temperature = 0.0);
     tn_generated text;
     assert_int_equal(tn_generate(&gpt, &(tn_prompt){&first, 1}, 1, options, &text), TN_OK);
     for (int i = 0; i < 10; i++) {

@@ -8,12 +8,8 @@
 #include <math.h>
 
 static tn_gpt_options small_options(void) {
-    tn_gpt_options o = tn_gpt_defaults();
-    o.vocab = 61;
-    o.context = 32;
-    o.layers = 2;
-    o.heads = 4;
-    o.width = 32;
+    tn_gpt_options o =
+        TN_WITH(tn_gpt, .vocab = 61, .context = 32, .layers = 2, .heads = 4, .width = 32);
     return o;
 }
 

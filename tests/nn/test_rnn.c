@@ -9,9 +9,7 @@
 enum { TIMES = 7, BATCH = 3, IN = 4, HIDDEN = 5 };
 
 static tn_rnn_options two_layers(void) {
-    tn_rnn_options o = tn_rnn_defaults();
-    o.layers = 2;
-    o.dtype = TN_F64;
+    tn_rnn_options o = TN_WITH(tn_rnn, .layers = 2, .dtype = TN_F64);
     return o;
 }
 
@@ -42,7 +40,6 @@ TEST(states_go_on) {
 
 /* A row with a length gives the same results as alone, cut to its length; zeros after that. */
 TEST(lengths_cut_rows) {
-    TN_SCOPE;
     tn_rnn_options o = two_layers();
     o.bidirectional = true;
     o.batch_first = true;
@@ -92,7 +89,6 @@ TEST(state_is_left_out) {
 
 /* Dropout is between layers: there is none with one layer or in eval mode. */
 TEST(dropout_between_layers) {
-    TN_SCOPE;
     tn_rnn_options o = two_layers();
     o.dropout = 0.5;
     tn_gru *two = tn_gru_new_with(IN, HIDDEN, o);
@@ -133,7 +129,6 @@ TEST(same_bits) {
 
 /* The loss uses only the last state: no gradient reaches y. */
 TEST(last_state_alone) {
-    TN_SCOPE;
     tn_lstm *m = tn_lstm_new_with(IN, HIDDEN, two_layers());
     tn_tensor *x = tn_set_requires_grad(draw_input(), true);
     tn_rnn_state s = {NULL, NULL};
@@ -149,12 +144,10 @@ TEST(last_state_alone) {
 
 /* A gradient penalty through the net reaches the weights. */
 TEST(second_derivative) {
-    TN_SCOPE;
     tn_gru *m = tn_gru_new_with(IN, HIDDEN, two_layers());
     tn_tensor *x = tn_set_requires_grad(draw_input(), true), *d;
     tn_tensor *y = tn_sum_all(tn_square(tn_call(m, x)));
-    tn_grad_options o = tn_grad_defaults();
-    o.create_graph = true;
+    tn_grad_options o = TN_WITH(tn_grad, .create_graph = true);
     assert_int_equal(tn_grad(&y, NULL, 1, &x, 1, &d, o), TN_OK);
     tn_backward(tn_sum_all(tn_square(d)));
     assert_true(tn_item(tn_sum_all(tn_abs(tn_grad_of(m->weights[0].weight_hh)))) > 0.0);
@@ -177,7 +170,6 @@ TEST(refused_options) {
 }
 
 TEST(both_sides) {
-    TN_SCOPE;
     tn_lstm *m = tn_lstm_new(IN, HIDDEN);
     tn_tensor *x = tn_zeros(TN_DIMS(TIMES, BATCH, IN), TN_F32),
               *h = tn_zeros(TN_DIMS(2, BATCH, HIDDEN), TN_F32);

@@ -1,9 +1,5 @@
 """Recurrent nets and cells of random shapes and options against PyTorch's own modules, which load Tern's weights by name: results,
 last states, and every gradient."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, check_gradients, close, dump, run, torch
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 

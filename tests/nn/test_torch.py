@@ -1,9 +1,6 @@
 """Modules against PyTorch's with the same weights: results, gradients of inputs and parameters, and initial distributions."""
 import math
-import os
-import sys
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, check_gradients, close, dump, parameters, run, torch
 from modules import GELU_TANH, attend, attention, block, frequencies, layer_norm, linear, mlp, rms_norm, rotary, split
 import torch.nn.functional as F

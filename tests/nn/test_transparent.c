@@ -82,7 +82,6 @@ TEST(paths_without_it) {
 
 /* All names, also those from transparent parts, are names of the model and must differ. */
 TEST(names_that_are_taken) {
-    TN_SCOPE;
     net n;
     net_init(&n);
     part more;
@@ -116,7 +115,6 @@ TEST(names_that_are_taken) {
 }
 
 TEST(ties_and_files) {
-    TN_SCOPE;
     net n, other;
     net_init(&n);
     net_init(&other);
@@ -135,7 +133,6 @@ TEST(ties_and_files) {
 
 /* The same three linears without transparent parts: either model loads the other's checkpoint. */
 TEST(files_of_a_flat_model) {
-    TN_SCOPE;
     struct {
         tn_module base;
         tn_linear at[3];
@@ -173,7 +170,6 @@ TEST(saved_description) {
 
 /* An error names the path that the program knows. */
 TEST(errors_name_known_paths) {
-    TN_SCOPE;
     net n;
     net_init_with(&n, 4);
     assert_inert(tn_call(&n, tn_ones(TN_DIMS(1, 3), TN_F32)), TN_ESHAPE, "(in net.second)");

@@ -19,8 +19,7 @@ static tn_tensor *random_leaf(tn_dims dims) {
 static void add_case(const char *name, convolution f, tn_tensor *x, tn_tensor *w, tn_tensor *b,
                      tn_conv_options o) {
     tn_tensor *y = f(x, w, b, o), *gy = tn_randn(tn_shape(y), TN_F64), *gx;
-    tn_grad_options keep = tn_grad_defaults();
-    keep.create_graph = true;
+    tn_grad_options keep = TN_WITH(tn_grad, .create_graph = true);
     tn_grad(&y, &gy, 1, &x, 1, &gx, keep);
     tn_backward(tn_sum_all(tn_square(gx)));
     add_tensor(name, "pw", "", tn_grad_of(w));

@@ -7,12 +7,12 @@
 #include "backends/rotary.h"
 #include "tests/ops/errors.h"
 
-PLAIN_TEST(layer_errors) {
-    TN_SCOPE;
+TEST(layer_errors) {
     refused(tn_softmax(I(2), 0));
     refused(tn_softmax(F(2), 1));
     refused(tn_log_softmax(I(2), 0));
     refused(tn_log_softmax(F(2), -2));
+    refused(tn_softmax(F(), -2));
     refused(tn_layer_norm_op(I(2), NULL, NULL, 1e-5));
     refused(tn_layer_norm_op(F(2), D(2), NULL, 1e-5));
     refused(tn_layer_norm_op(F(), NULL, NULL, 1e-5));
@@ -42,8 +42,7 @@ static tn_tensor *batch_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias) {
     return tn_batch_norm(x, NULL, NULL, weight, bias, true, 0.1, 1e-5);
 }
 
-PLAIN_TEST(batch_norms) {
-    TN_SCOPE;
+TEST(batch_norms) {
     tn_tensor *x = F(4, 3), *v = F(3);
     refused(batch_norm(I(4, 3), NULL, NULL));
     refused(batch_norm(x, D(3), NULL));
@@ -77,8 +76,7 @@ static tn_tensor *apply_as_first(const char *name, tn_tensor *x) {
     return tn_apply1(tn_op_named(name), first.args, x);
 }
 
-PLAIN_TEST(window_errors) {
-    TN_SCOPE;
+TEST(window_errors) {
     tn_tensor *x = F(1, 1, 4, 4), *whole = I(1, 1, 4, 4);
     tn_pool_options o = tn_pool_defaults();
     refused(tn_max_pool2d_op(whole, TN_DIMS(2), o));
@@ -89,10 +87,13 @@ PLAIN_TEST(window_errors) {
     refused(apply_as_first("avg_unpool", F(2, 3)));
     refused(tn_max_pool1d_op(x, TN_DIMS(2), o));
     refused(tn_max_pool2d_op(x, TN_DIMS(5), o));
+    refused(tn_max_pool2d_op(x, TN_DIMS(2, 2, 2), o));
     refused(tn_avg_pool2d_op(x, TN_DIMS(0), o));
     refused(tn_adaptive_avg_pool2d_op(x, TN_DIMS(-1)));
     o.padding = TN_DIMS(2);
     refused(tn_max_pool2d_op(x, TN_DIMS(2), o));
+    o.dilation = TN_DIMS(2);
+    refused(tn_avg_pool2d_op(x, TN_DIMS(2), o));
     o = tn_pool_defaults();
     o.divisor_override = -1;
     refused(tn_avg_pool2d_op(x, TN_DIMS(2), o));
@@ -109,15 +110,18 @@ PLAIN_TEST(window_errors) {
     refused(tn_interpolate(x, r));
     r.scale_factor = NAN;
     refused(tn_interpolate(x, r));
+    r.scale_factor = 0.1;
+    refused(tn_interpolate(x, r));
     r.scale_factor = 2.0;
     refused(tn_interpolate(whole, r));
+    r.align_corners = true;
+    refused(tn_interpolate(x, r));
     refused(apply_as_first("resample", F(2)));
     refused(apply_as_first("resample_grad", I(2)));
     refused(apply_as_first("resample_grad", F(2)));
 }
 
-PLAIN_TEST(rotary_errors) {
-    TN_SCOPE;
+TEST(rotary_errors) {
     tn_rotary_options o = tn_rotary_defaults();
     refused(tn_rotary(I(1, 1, 3, 2), I(3), o));
     refused(tn_rotary(F(1, 1, 3, 2), F(3), o));
@@ -142,8 +146,7 @@ PLAIN_TEST(rotary_errors) {
     refused(tn_rotary(F(1, 1, 3, 2), I(3), o));
 }
 
-PLAIN_TEST(attention_errors) {
-    TN_SCOPE;
+TEST(attention_errors) {
     tn_attention_options o = tn_attention_defaults();
     tn_tensor *q = F(1, 4, 3, 2), *k = F(1, 2, 5, 2);
     refused(tn_attention(I(1, 1, 1, 1), k, k, NULL, o));
@@ -153,6 +156,7 @@ PLAIN_TEST(attention_errors) {
     refused(tn_attention(q, F(2, 2, 5, 2), F(2, 2, 5, 2), NULL, o));
     refused(tn_attention(q, F(1, 2, 5, 3), F(1, 2, 5, 3), NULL, o));
     refused(tn_attention(q, F(1, 3, 5, 2), F(1, 3, 5, 2), NULL, o));
+    refused(tn_attention(q, NULL, k, NULL, o));
     refused(tn_attention(q, k, k, F(3, 5), o));
     refused(tn_attention(q, k, k, B(3, 4), o));
     refused(tn_attention_qkv(I(1, 2, 6), 1, NULL, o));
@@ -160,10 +164,10 @@ PLAIN_TEST(attention_errors) {
     refused(tn_attention_qkv(F(1, 2, 6), 4, NULL, o));
     refused(tn_attention_qkv(F(1, 2, 6), 0, NULL, o));
     refused(tn_attention_qkv(F(1, 2, 6), 2, F(2, 2), o));
+    refused(tn_attention_qkv(F(3, 3, 12), 4, B(2, 3, 3), o));
 }
 
-PLAIN_TEST(convolution_errors) {
-    TN_SCOPE;
+TEST(convolution_errors) {
     tn_conv_options o = tn_conv_defaults();
     refused(tn_conv2d_op(I(1, 1, 3, 3), I(1, 1, 2, 2), NULL, o));
     refused(tn_conv2d_op(F(1, 1, 3, 3), D(1, 1, 2, 2), NULL, o));
@@ -200,8 +204,7 @@ PLAIN_TEST(convolution_errors) {
     refused(tn_apply2(gradient, &call, F(1, 2, 3), F(2, 2, 4)));
 }
 
-PLAIN_TEST(recurrent_errors) {
-    TN_SCOPE;
+TEST(recurrent_errors) {
     tn_tensor *x = F(2, 1, 2);
     tn_rnn_weights w = {.weight_ih = F(3, 2), .weight_hh = F(3, 3)};
     refused(tn_rnn_op(F(2, 2), NULL, w, NULL, false, false, NULL));

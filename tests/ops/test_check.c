@@ -177,8 +177,7 @@ PLAIN_TEST(wrong_forwards) {
     }
 }
 
-PLAIN_TEST(nothing_runs_after_an_error) {
-    TN_SCOPE;
+TEST(nothing_runs_after_an_error) {
     tn_exp(tn_zeros(TN_DIMS(2), TN_I64));
     assert_int_equal(tn_op_check(tn_op_named("exp")), TN_EDTYPE);
     tn_error_clear();

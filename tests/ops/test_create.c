@@ -11,7 +11,6 @@ static double element_at(const tn_tensor *t, int64_t i) {
 }
 
 TEST(one_value_in_every_dtype) {
-    TN_SCOPE;
     for (int d = 0; d < TN_DTYPES; d++) {
         tn_tensor *y = tn_full(TN_DIMS(3, 2), 1.0, (tn_dtype)d);
         assert_int_equal(tn_dtype_of(y), d);
@@ -23,12 +22,10 @@ TEST(one_value_in_every_dtype) {
     assert_int_equal(tn_ndim(tn_scalar(2.5, TN_F32)), 0);
     assert_float_equal(tn_item(tn_scalar(2.5, TN_F32)), 2.5, 0.0);
     assert_int_equal(tn_count(tn_zeros(TN_DIMS(2, 0), TN_F32)), 0);
-    assert_int_equal(tn_error(), TN_OK);
 }
 
 /* zeros_like of a view is contiguous and owns its memory. */
 TEST(like_a_view) {
-    TN_SCOPE;
     tn_tensor *x = tn_arange(0, 6, 1, TN_I64), *v = tn_t(tn_reshape(x, TN_DIMS(2, 3)));
     tn_tensor *y = tn_zeros_like(v);
     assert_int_equal(tn_size(y, 0), 3);
@@ -38,7 +35,6 @@ TEST(like_a_view) {
 }
 
 TEST(values_that_do_not_fit) {
-    TN_SCOPE;
     assert_inert(tn_full(TN_DIMS(2), 256.0, TN_U8), TN_EVALUE, "256 is not a value of u8");
     assert_inert(tn_full(TN_DIMS(2), -1.0, TN_U8), TN_EVALUE, "u8");
     assert_inert(tn_full(TN_DIMS(2), 128.0, TN_I8), TN_EVALUE, "128 is not a value of i8");
@@ -50,7 +46,6 @@ TEST(values_that_do_not_fit) {
 }
 
 TEST(arange_counts) {
-    TN_SCOPE;
     const struct {
         double start, end, step;
         int64_t count;
@@ -81,7 +76,6 @@ TEST(arange_counts) {
 /* The same seed gives the same numbers, each call takes one step of the generator, and no call
  * repeats another's numbers. */
 TEST(draws_follow_the_seed) {
-    TN_SCOPE;
     tn_seed(7);
     tn_tensor *a = tn_rand(TN_DIMS(100), TN_F32), *b = tn_rand(TN_DIMS(100), TN_F32);
     assert_int_equal(tn_default_generator()->call, 2);
@@ -99,7 +93,6 @@ TEST(draws_follow_the_seed) {
 }
 
 TEST(distributions_of_draws) {
-    TN_SCOPE;
     tn_seed(1);
     const tn_dtype floats[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int i = 0; i < 4; i++) {
@@ -123,7 +116,6 @@ TEST(distributions_of_draws) {
         assert_true(tn_item(tn_min(k, TN_DIMS(), false)) == 3.0);
         assert_true(tn_item(tn_max(k, TN_DIMS(), false)) == 9.0);
     }
-    assert_int_equal(tn_error(), TN_OK);
 }
 
 /* The same numbers as a draw of that shape and dtype; tn_random_normal is the first of f64. */
@@ -148,7 +140,6 @@ TEST(draws_like_others) {
 }
 
 TEST(draws_refused) {
-    TN_SCOPE;
     uint64_t call = tn_default_generator()->call;
     assert_inert(tn_rand(TN_DIMS(2), TN_I64), TN_EDTYPE, "i64");
     assert_inert(tn_randn(TN_DIMS(2), TN_BOOL), TN_EDTYPE, "bool");
@@ -164,7 +155,6 @@ TEST(draws_refused) {
 
 /* A shape that cannot be is refused in the name of the call, with what is wrong with it. */
 TEST(impossible_shapes) {
-    TN_SCOPE;
     tn_dims bad = TN_DIMS(-1, 3);
     static const char why[] = ": the shape is [-1, 3] (no size may be negative)";
     struct {

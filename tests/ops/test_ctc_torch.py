@@ -1,9 +1,5 @@
 """CTC losses of random shapes against PyTorch's: any blank, padded and joined targets, labels that repeat, empty targets and inputs,
 targets that fit no alignment. The gradient of log-probabilities is PyTorch's, except for such targets, where it is 0 here."""
-import os
-import sys
-
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, close, dump, run, torch
 import torch.nn.functional as F
 

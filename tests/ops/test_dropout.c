@@ -8,7 +8,6 @@
 #include <tern/tern.h>
 
 TEST(keeps_its_share) {
-    TN_SCOPE;
     enum { N = 40000 };
     static float y[N];
     assert_int_equal(tn_copy_out(tn_dropout_op(tn_ones(TN_DIMS(N), TN_F32), 0.25), y), TN_OK);
@@ -21,7 +20,6 @@ TEST(keeps_its_share) {
 }
 
 TEST(backward_has_the_same_mask) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(9, 31), TN_F64), true);
     tn_tensor *y = tn_dropout_op(x, 0.5);
     tn_backward(tn_sum_all(y));
@@ -30,7 +28,6 @@ TEST(backward_has_the_same_mask) {
 }
 
 TEST(each_call_draws_anew_and_a_seed_repeats) {
-    TN_SCOPE;
     tn_tensor *x = tn_ones(TN_DIMS(100), TN_F32);
     tn_tensor *a = tn_dropout_op(x, 0.5);
     assert_true(tn_default_generator()->call == 1);
@@ -46,7 +43,6 @@ TEST(each_call_draws_anew_and_a_seed_repeats) {
 
 /* An element's position counts in the shape, not in memory, which changes no bit. */
 TEST(strides_do_not_matter) {
-    TN_SCOPE;
     static const tn_dtype dtypes[] = {TN_F32, TN_F64, TN_BF16, TN_F16};
     for (int k = 0; k < 4; k++) {
         tn_tensor *x = tn_randn(TN_DIMS(33, 70), dtypes[k]);
@@ -58,7 +54,6 @@ TEST(strides_do_not_matter) {
 }
 
 TEST(ends_of_the_range) {
-    TN_SCOPE;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(50), TN_F32), true);
     assert_ptr_equal(tn_dropout_op(x, 0.0), x);
     assert_true(tn_default_generator()->call == 0);

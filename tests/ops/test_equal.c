@@ -33,9 +33,7 @@ static tn_tensor *as_leaf(tn_tensor *t) {
 }
 
 static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x, bool create_graph) {
-    tn_grad_options options = tn_grad_defaults();
-    options.create_graph = create_graph;
-    options.retain_graph = true;
+    tn_grad_options options = TN_WITH(tn_grad, .create_graph = create_graph, .retain_graph = true);
     tn_tensor *dy = tn_ones_like(y), *dx = NULL;
     tn_grad(&y, &dy, 1, &x, 1, &dx, options);
     assert_int_equal(tn_error(), TN_OK);
@@ -43,7 +41,6 @@ static tn_tensor *gradient_of(tn_tensor *y, tn_tensor *x, bool create_graph) {
 }
 
 TEST(equal_tensors) {
-    TN_SCOPE;
     tn_tensor *x = tn_reshape(LIST(1, 2, 3, 4, 5, 6), TN_DIMS(2, 3));
     assert_true(tn_equal(x, x));
     assert_true(tn_equal(x, tn_t(tn_contiguous(tn_t(x)))));
@@ -58,7 +55,6 @@ TEST(equal_tensors) {
 }
 
 TEST(all_close) {
-    TN_SCOPE;
     tn_tensor *a = LIST(1.0, 100.0, -100.0), *b = LIST(1.005, 100.5, -100.5);
     assert_true(tn_all_close(a, b, 0.01, 0.0));
     assert_false(tn_all_close(a, b, 0.001, 0.0));
@@ -80,7 +76,6 @@ TEST(all_close) {
     tn_error_clear();
     assert_false(tn_equal(inert, inert));
     assert_false(tn_all_close(a, inert, 1.0, 1.0));
-    assert_int_equal(tn_error(), TN_OK);
 }
 
 /* Both forms of each gradient: the kernel, and the operations that replace it when it is
@@ -122,7 +117,6 @@ TEST(gradient_kernels) {
 }
 
 TEST(powers_at_edges) {
-    TN_SCOPE;
     tn_tensor *a = as_leaf(LIST(0, 0, 0, 0, 0, -2, -2, 2, 3)),
               *b = as_leaf(LIST(0, 1, 2, -1, 0.5, 2, 0, 0, 1));
     tn_tensor *y = tn_pow(a, b);
@@ -218,7 +212,6 @@ TEST(constants_do_not_vary) {
 }
 
 TEST(reductions_of_nothing) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 0), TN_F64);
     assert_is(tn_sum(x, TN_DIMS(1), false), LIST(0, 0));
     assert_is(tn_mean(x, TN_DIMS(-1), false), LIST(NAN, NAN));
@@ -231,22 +224,19 @@ TEST(reductions_of_nothing) {
     assert_float_equal(tn_item(tn_all(tn_zeros(TN_DIMS(0), TN_BOOL))), 1.0, 0.0);
     assert_int_equal(tn_count(tn_max(x, TN_DIMS(0), false)), 0);
     assert_int_equal(tn_count(tn_argmax(x, 0, true)), 0);
-    assert_inert(tn_max(x, TN_DIMS(1), false), TN_ESHAPE, "max: x is [2, 0]");
-    assert_inert(tn_min(x, TN_DIMS(), false), TN_ESHAPE, "min: x is [2, 0]");
-    assert_inert(tn_argmax(x, 1, false), TN_ESHAPE, "argmax: x is [2, 0]");
+    tn_tensor *grid = tn_zeros(TN_DIMS(2, 3), TN_F32);
+    assert_ptr_equal(tn_sum_to(grid, TN_DIMS(2, 3)), grid);
 }
 
 /* dy's gradient when the gradient of an empty x is differentiated again: 0 as in PyTorch, although
  * 1 / n is infinite. */
 TEST(second_derivatives_of_nothing) {
-    TN_SCOPE;
     tn_tensor *x = as_leaf(tn_zeros(TN_DIMS(0), TN_F64)), *dx = NULL;
     tn_tensor *y[] = {tn_mean_all(x), tn_mse(x, tn_zeros_like(x), TN_MEAN),
                       tn_var(x, TN_DIMS(), 0, false), tn_var(x, TN_DIMS(0), 1, false)};
     for (int i = 0; i < 4; i++) {
         assert_true(isnan(tn_item(y[i])));
-        tn_grad_options options = tn_grad_defaults();
-        options.create_graph = true;
+        tn_grad_options options = TN_WITH(tn_grad, .create_graph = true);
         tn_tensor *dy = as_leaf(tn_ones_like(y[i]));
         tn_grad(&y[i], &dy, 1, &x, 1, &dx, options);
         assert_is(gradient_of(tn_sum_all(dx), dy, false), tn_zeros_like(dy));
@@ -255,7 +245,6 @@ TEST(second_derivatives_of_nothing) {
 
 /* A correction of n or more: infinity, or NaN where elements are equal, and PyTorch's slope. */
 TEST(var_with_large_corrections) {
-    TN_SCOPE;
     tn_tensor *x = as_leaf(tn_reshape(LIST(1, 2, 2, 2), TN_DIMS(2, 2)));
     for (int i = 0; i < 3; i++) {
         const double slopes[] = {INFINITY, 1, 0.5}; /* times the sign of 2 - correction */
@@ -269,7 +258,6 @@ TEST(var_with_large_corrections) {
 
 /* A tensor without dimensions, with either dimension that may be named: as in PyTorch. */
 TEST(zero_dimensions) {
-    TN_SCOPE;
     tn_tensor *x = as_leaf(tn_scalar(3.0, TN_F64)), *three = tn_scalar(3.0, TN_F64),
               *zero = tn_scalar(0.0, TN_F64), *one = tn_scalar(1.0, TN_F64);
     for (int dim = -1; dim <= 0; dim++) {
@@ -292,38 +280,10 @@ TEST(zero_dimensions) {
         assert_is(tn_log_softmax(x, dim), zero);
         assert_is(gradient_of(tn_log_softmax(x, dim), x, false), zero);
     }
-    assert_inert(tn_sum(x, TN_DIMS(1), false), TN_EINDEX, "sum: x is [] but dimension 1");
-    assert_inert(tn_sum(x, TN_DIMS(0, -1), false), TN_EVALUE, "named twice");
-    assert_inert(tn_softmax(x, -2), TN_EINDEX, "softmax");
-    assert_inert(tn_argmax(x, 1, false), TN_EINDEX, "argmax");
-}
-
-TEST(reductions_refuse) {
-    TN_SCOPE;
-    tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
-    assert_inert(tn_sum(x, TN_DIMS(2), false), TN_EINDEX, "sum: x is [2, 3] but dimension 2");
-    assert_inert(tn_mean(x, TN_DIMS(-3), false), TN_EINDEX, "-3");
-    assert_inert(tn_sum(x, TN_DIMS(0, 1, -2), false), TN_EVALUE,
-                 "dimension 0 of x [2, 3] is named twice");
-    assert_inert(tn_sum(x, TN_DIMS(0, 1, 2, 3, 4, 5, 6, 7, 8), false), TN_ESHAPE, "more than 8");
-    assert_inert(tn_max(x, TN_DIMS(5), false), TN_EINDEX, "5");
-    assert_inert(tn_argmax(x, -3, false), TN_EINDEX, "");
-    assert_inert(tn_mean(tn_cast(x, TN_I64), TN_DIMS(), false), TN_EDTYPE, "mean: x is i64");
-    assert_inert(tn_max(tn_cast(x, TN_BOOL), TN_DIMS(), false), TN_EDTYPE, "bool");
-    assert_inert(tn_min(tn_cast(x, TN_BOOL), TN_DIMS(), false), TN_EDTYPE, "bool");
-    assert_inert(tn_argmax(tn_cast(x, TN_BOOL), 0, false), TN_EDTYPE, "bool");
-    assert_inert(tn_any(x), TN_EDTYPE, "any: x is f32");
-    assert_inert(tn_all(x), TN_EDTYPE, "all: x is f32");
-    assert_inert(tn_sum_to(x, TN_DIMS(2)), TN_ESHAPE,
-                 "sum_to: x is [2, 3] but the sum's shape is [2]");
-    assert_inert(tn_sum_to(x, TN_DIMS(1, 2, 3)), TN_ESHAPE, "[1, 2, 3]");
-    assert_inert(tn_sum_to(tn_cast(x, TN_I32), TN_DIMS()), TN_EDTYPE, "i32");
-    assert_ptr_equal(tn_sum_to(x, TN_DIMS(2, 3)), x);
 }
 
 /* x - k and x / k equal, to the bit, those with a tensor filled with k; x (1 / k) would not. */
 TEST(constants_as_tensors) {
-    TN_SCOPE;
     tn_tensor *x = tn_add_scalar(tn_mul_scalar(tn_rand(TN_DIMS(1000), TN_F32), 18.0), -9.0);
     for (int i = 1; i < 40; i++) {
         double k = (float)(i * 0.37);
@@ -339,7 +299,6 @@ TEST(constants_as_tensors) {
 }
 
 TEST(integer_results) {
-    TN_SCOPE;
     tn_tensor *x = tn_from_data((int32_t[]){2000000000, 2000000000, -5}, TN_DIMS(3), TN_I32),
               *sum = tn_sum_all(x);
     assert_int_equal(tn_dtype_of(sum), TN_I64);
@@ -353,17 +312,10 @@ TEST(integer_results) {
     assert_is(tn_cast(tn_masked_fill(x, tn_lt(x, tn_scalar(0, TN_I32)), 9), TN_F64),
               LIST(2e9, 2e9, 9));
     assert_is(tn_cast(tn_argmax(x, 0, true), TN_F64), LIST(0));
-    assert_inert(tn_add_scalar(x, 0.5), TN_EVALUE, "add_scalar: x is i32 but k is 0.5");
-    assert_inert(tn_masked_fill(x, tn_ones(TN_DIMS(3), TN_BOOL), 1e12), TN_EVALUE, "i32");
-    assert_inert(tn_exp(x), TN_EDTYPE, "exp: x is i32");
-    assert_inert(tn_div(x, x), TN_EDTYPE, "div: a is i32");
-    assert_inert(tn_add(tn_cast(x, TN_BOOL), tn_cast(x, TN_BOOL)), TN_EDTYPE, "a is bool");
-    assert_inert(tn_neg(tn_cast(x, TN_BOOL)), TN_EDTYPE, "x is bool");
 }
 
 /* All signs, as torch.fmod and torch.remainder; NaN for a divisor of 0; infinite divisors. */
 TEST(remainders_of_all_signs) {
-    TN_SCOPE;
     tn_tensor *a = LIST(5.5, -5.5, 5.5, -5.5, 4, -4, 1, 1, -1, INFINITY),
               *b = LIST(2, 2, -2, -2, 2, 2, 0, INFINITY, INFINITY, 2);
     assert_is(tn_fmod(a, b), LIST(1.5, -1.5, 1.5, -1.5, 0, 0, NAN, 1, -1, NAN));
@@ -404,7 +356,6 @@ static tn_tensor *truth_of(tn_tensor *t) {
 }
 
 TEST(truths_of_comparisons) {
-    TN_SCOPE;
     tn_tensor *x = LIST(-1, 2, 3, NAN);
     assert_is(truth_of(tn_eq_scalar(x, 2)), LIST(0, 1, 0, 0));
     assert_is(truth_of(tn_ne_scalar(x, 2)), LIST(1, 0, 1, 1));
@@ -427,7 +378,6 @@ TEST(truths_of_comparisons) {
 
 /* An accuracy in one line; counts that do not fit in 8 bits. */
 TEST(sums_of_truths) {
-    TN_SCOPE;
     tn_tensor *scores = tn_reshape(LIST(1, 2, 4, 3, 0, 9), TN_DIMS(3, 2)),
               *labels = tn_from_data((int64_t[]){1, 0, 0}, TN_DIMS(3), TN_I64);
     tn_tensor *right = tn_eq(tn_argmax(scores, -1, false), labels), *share = tn_mean_all(right);
@@ -438,30 +388,6 @@ TEST(sums_of_truths) {
     assert_is(tn_cast(tn_sum(many, TN_DIMS(1), false), TN_F64), LIST(1000, 1000));
     assert_is(tn_cast(tn_mean(many, TN_DIMS(1), true), TN_F64), tn_ones(TN_DIMS(2, 1), TN_F64));
     assert_true(isnan(tn_item(tn_mean_all(tn_zeros(TN_DIMS(0), TN_BOOL)))));
-    assert_inert(tn_mean(many, TN_DIMS(2), false), TN_EINDEX, "mean: x is [2, 1000]");
-}
-
-TEST(two_sides) {
-    TN_SCOPE;
-    tn_tensor *a = tn_zeros(TN_DIMS(2, 3), TN_F32), *b = tn_zeros(TN_DIMS(2, 4), TN_F32),
-              *m = tn_ones(TN_DIMS(3), TN_BOOL);
-    assert_inert(tn_add(a, b), TN_ESHAPE,
-                 "add: a is [2, 3] but b is [2, 4] (dimension 1: 3 and 4 do not broadcast)");
-    assert_inert(tn_lt(a, tn_zeros(TN_DIMS(5, 1, 4), TN_F32)), TN_ESHAPE,
-                 "(dimension 2: 3 and 4 do not broadcast)");
-    assert_inert(tn_mul(a, tn_cast(a, TN_F64)), TN_EDTYPE,
-                 "mul: a is f32 but b is f64 (cast one of them)");
-    assert_inert(tn_eq(a, tn_cast(a, TN_F64)), TN_EDTYPE, "eq: a is f32 but b is f64");
-    assert_inert(tn_where(a, a, a), TN_EDTYPE, "where: condition is f32");
-    assert_inert(tn_where(m, a, tn_cast(a, TN_F64)), TN_EDTYPE, "where: a is f32 but b is f64");
-    assert_inert(tn_where(m, a, b), TN_ESHAPE, "condition is [3], a is [2, 3] and b is [2, 4]");
-    assert_inert(tn_masked_fill(a, tn_ones(TN_DIMS(2), TN_BOOL), 0), TN_ESHAPE,
-                 "x is [2, 3] but mask is [2]");
-    assert_inert(tn_masked_fill(a, tn_ones(TN_DIMS(1, 2, 3), TN_BOOL), 0), TN_ESHAPE,
-                 "mask is [1, 2, 3]");
-    assert_inert(tn_masked_fill(a, a, 0), TN_EDTYPE, "mask is f32");
-    assert_inert(tn_clamp(a, NAN, 1.0), TN_EVALUE, "clamp: low is");
-    assert_inert(tn_add(a, NULL), TN_EVALUE, "add");
 }
 
 TEST(registry_by_name) {

@@ -229,21 +229,6 @@ TEST(shared_weights) {
     }
 }
 
-/* A weight shared by embedding and classifier: rows are added to the product's gradient. */
-TEST(tied_weight) {
-    tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(4, 3), TN_F32), true);
-    int64_t places[] = {2, 0, 2};
-    tn_tensor *rows = tn_embedding_op(w, tn_from_data(places, TN_DIMS(3), TN_I64));
-    tn_tensor *scores = tn_linear_op(tn_full(TN_DIMS(2, 3), 8.0, TN_F32), w, NULL);
-    assert_int_equal(tn_backward(tn_add(tn_sum_all(rows), tn_sum_all(scores))), TN_OK);
-    static const float counts[] = {1, 0, 2, 0};
-    float d[4][3];
-    tn_copy_out(tn_grad_of(w), d);
-    for (int i = 0; i < 12; i++) {
-        assert_true(d[i / 3][i % 3] == 16 + counts[i / 3]);
-    }
-}
-
 /* An embedding that no row was read from, computed in bf16. */
 TEST(nothing_widened) {
     tn_embedding m;

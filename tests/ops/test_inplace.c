@@ -58,7 +58,6 @@ TEST(results_in_place) {
 
 /* copy_ converts; the other operands must have x's dtype. */
 TEST(dtypes_must_match) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 2), TN_F32);
     HOLDS(tn_copy_(x, count_to(2, TN_I64)), 0, 1, 0, 1);
     HOLDS(tn_copy_(tn_zeros(TN_DIMS(3), TN_BOOL), count_to(3, TN_F64)), 0, 1, 1);
@@ -73,7 +72,6 @@ TEST(dtypes_must_match) {
 }
 
 TEST(shapes_broadcast) {
-    TN_SCOPE;
     tn_tensor *x = tn_zeros(TN_DIMS(2, 3), TN_F32);
     HOLDS(tn_add_(x, count_to(3, TN_F32)), 0, 1, 2, 0, 1, 2);
     HOLDS(tn_add_(tn_t(x), tn_reshape(count_to(3, TN_F32), TN_DIMS(3, 1))), 0, 0, 2, 2, 4, 4);
@@ -88,12 +86,10 @@ TEST(shapes_broadcast) {
     assert_inert(tn_zero_(tn_expand(tn_scalar(1, TN_F32), TN_DIMS(2))), TN_ESHAPE, "repeats");
     tn_zero_(tn_zeros(TN_DIMS(0, 3), TN_F32));
     tn_add_(tn_zeros(TN_DIMS(0, 3), TN_F32), tn_zeros(TN_DIMS(3), TN_F32));
-    assert_int_equal(tn_error(), TN_OK);
 }
 
 /* Operands in the memory being written are read as they were before. */
 TEST(overlapping_operands) {
-    TN_SCOPE;
     tn_tensor *x = count_to(6, TN_F32);
     tn_copy_(tn_narrow(x, 0, 1, 5), tn_narrow(x, 0, 0, 5));
     HOLDS(x, 0, 0, 1, 2, 3, 4);
@@ -125,7 +121,6 @@ TEST(overlapping_operands) {
 
 /* Large enough for several threads and vectors: a shift by one must not smear. */
 TEST(overlap_large) {
-    TN_SCOPE;
     int64_t n = 100000;
     tn_tensor *x = count_to(n, TN_F64), *expected = count_to(n - 1, TN_F64);
     tn_copy_(tn_narrow(x, 0, 1, n - 1), tn_narrow(x, 0, 0, n - 1));
@@ -133,7 +128,6 @@ TEST(overlap_large) {
 }
 
 TEST(recorded_are_refused) {
-    TN_SCOPE;
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true), *y = tn_mul(w, w);
     assert_inert(tn_add_(w, tn_ones(TN_DIMS(2), TN_F32)), TN_ESTATE, "add_: x [2] is a leaf");
     assert_inert(tn_zero_(y), TN_ESTATE, "recorded mul");
@@ -150,57 +144,50 @@ TEST(recorded_are_refused) {
     HOLDS(y, 0, 0);
 }
 
+enum { CHANGES = 14 };
+
+/* The i-th function that changes x, the last one through a view. */
+static tn_tensor *change_by(int i, tn_tensor *x, tn_tensor *y, tn_generator *g) {
+    switch (i) {
+    case 0:
+        return tn_copy_(x, y);
+    case 1:
+        return tn_fill_(x, 9);
+    case 2:
+        return tn_zero_(x);
+    case 3:
+        return tn_add_(x, y);
+    case 4:
+        return tn_sub_(x, y);
+    case 5:
+        return tn_mul_(x, y);
+    case 6:
+        return tn_div_(x, y);
+    case 7:
+        return tn_add_scaled_(x, y, 2);
+    case 8:
+        return tn_add_scalar_(x, 9);
+    case 9:
+        return tn_mul_scalar_(x, 9);
+    case 10:
+        return tn_clamp_(x, 9, 9);
+    case 11:
+        return tn_uniform_(x, 0, 1, g);
+    case 12:
+        return tn_normal_(x, 0, 1, g);
+    default:
+        return tn_zero_(tn_narrow(x, 0, 1, 1));
+    }
+}
+
 /* Backward notices every change of elements that it needs; others may change. */
 TEST(changes_are_noticed) {
-    for (int i = 0; i < 14; i++) {
+    for (int i = 0; i < CHANGES; i++) {
         TN_SCOPE;
         tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(2), TN_F32), true),
                   *x = tn_ones(TN_DIMS(2), TN_F32);
-        tn_tensor *one = tn_ones(TN_DIMS(2), TN_F32), *loss = tn_sum_all(tn_mul(w, x));
-        switch (i) {
-        case 0:
-            tn_copy_(x, one);
-            break;
-        case 1:
-            tn_fill_(x, 1.0);
-            break;
-        case 2:
-            tn_zero_(x);
-            break;
-        case 3:
-            tn_add_(x, one);
-            break;
-        case 4:
-            tn_sub_(x, one);
-            break;
-        case 5:
-            tn_mul_(x, one);
-            break;
-        case 6:
-            tn_div_(x, one);
-            break;
-        case 7:
-            tn_add_scaled_(x, one, 3.0);
-            break;
-        case 8:
-            tn_add_scalar_(x, 1.0);
-            break;
-        case 9:
-            tn_mul_scalar_(x, 1.0);
-            break;
-        case 10:
-            tn_clamp_(x, 0.0, 1.0);
-            break;
-        case 11:
-            tn_uniform_(x, 0.0, 1.0, NULL);
-            break;
-        case 12:
-            tn_normal_(x, 0.0, 1.0, NULL);
-            break;
-        default:
-            tn_zero_(tn_narrow(x, 0, 1, 1));
-            break; /* through a view */
-        }
+        tn_tensor *loss = tn_sum_all(tn_mul(w, x));
+        change_by(i, x, tn_ones(TN_DIMS(2), TN_F32), NULL);
         assert_int_equal(tn_error(), TN_OK);
         assert_int_equal(tn_backward(loss), TN_ESTATE);
         tn_error_clear();
@@ -214,18 +201,11 @@ TEST(changes_are_noticed) {
 }
 
 TEST(nothing_while_an_error_is_pending) {
-    TN_SCOPE;
     tn_tensor *x = count_to(2, TN_F32), *y = tn_ones(TN_DIMS(2), TN_F32);
     tn_generator g = {1, 0, 0};
     tn_raise(TN_EVALUE, "earlier");
-    tn_tensor *all[] = {
-        tn_copy_(x, y),          tn_fill_(x, 9),       tn_zero_(x),        tn_add_(x, y),
-        tn_sub_(x, y),           tn_mul_(x, y),        tn_div_(x, y),      tn_add_scaled_(x, y, 2),
-        tn_add_scalar_(x, 9),    tn_mul_scalar_(x, 9), tn_clamp_(x, 9, 9), tn_uniform_(x, 0, 1, &g),
-        tn_normal_(x, 0, 1, &g),
-    };
-    for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
-        assert_true(tn_is_inert(all[i]));
+    for (int i = 0; i < CHANGES; i++) {
+        assert_true(tn_is_inert(change_by(i, x, y, &g)));
     }
     assert_non_null(strstr(tn_error_message(), "earlier"));
     tn_error_clear();
@@ -243,7 +223,6 @@ TEST(nothing_while_an_error_is_pending) {
 }
 
 TEST(draws_in_place) {
-    TN_SCOPE;
     tn_generator g = {5, 2, 0}, same = {5, 2, 0};
     tn_tensor *x = tn_zeros(TN_DIMS(50, 40), TN_F64), *y = tn_zeros(TN_DIMS(40, 50), TN_F64);
     uint64_t call = tn_default_generator()->call;
@@ -275,7 +254,6 @@ TEST(draws_in_place) {
 
 /* Temporaries of overlapping operands are gone when the call returns. */
 TEST(leaks_nothing) {
-    TN_SCOPE;
     tn_tensor *m = tn_zeros(TN_DIMS(3, 3), TN_F64), *t = tn_t(m);
     int64_t live = tn_live_tensors();
     tn_add_(m, t);

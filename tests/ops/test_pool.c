@@ -1,5 +1,5 @@
 /* Pooling beyond the random shapes that are compared with PyTorch: ties, NaN, other memory layouts,
- * single images; and what is refused, by interpolation and patches, too. */
+ * single images; and windows larger than the input. */
 #include <math.h>
 #include <string.h>
 
@@ -85,9 +85,7 @@ TEST(long_rows) {
 
 /* A dilated window around one element sees only padding: no element gets its gradient. */
 TEST(windows_of_padding) {
-    tn_pool_options o = tn_pool_defaults();
-    o.padding = TN_DIMS(1);
-    o.dilation = TN_DIMS(2);
+    tn_pool_options o = TN_WITH(tn_pool, .padding = TN_DIMS(1), .dilation = TN_DIMS(2));
     tn_tensor *x = make_row((const float[]){7}, 1);
     assert_true(element_at(tn_max_pool1d_op(x, TN_DIMS(2), o), 0) == -INFINITY);
     assert_true(element_at(gradient_of_max(x, o), 0) == 0);
@@ -95,8 +93,7 @@ TEST(windows_of_padding) {
 
 /* There is no second window; the indices of its elements would overflow. */
 TEST(a_step_beyond_all) {
-    tn_pool_options o = tn_pool_defaults();
-    o.stride = TN_DIMS(INT32_MAX);
+    tn_pool_options o = TN_WITH(tn_pool, .stride = TN_DIMS(INT32_MAX));
     tn_tensor *dx = gradient_of_max(make_row((const float[]){1, 2, 3}, 3), o);
     assert_true(element_at(dx, 0) == 0 && element_at(dx, 1) == 1 && element_at(dx, 2) == 0);
 }
@@ -124,29 +121,6 @@ TEST(single_pictures) {
     tn_unfold_options u = tn_unfold_defaults();
     y = tn_fold(tn_unfold(single, TN_DIMS(1), u), TN_DIMS(5, 6), TN_DIMS(1), u);
     assert_true(tn_equal(y, single));
-}
-
-TEST(refused_arguments) {
-    tn_tensor *x = tn_ones(TN_DIMS(1, 1, 4, 4), TN_F32);
-    tn_pool_options o = tn_pool_defaults();
-    assert_inert(tn_max_pool2d_op(x, TN_DIMS(5), o), TN_ESHAPE, "max_pool2d: the window spans 5");
-    assert_inert(tn_max_pool2d_op(x, TN_DIMS(2, 2, 2), o), TN_EVALUE, "the kernel has 3 numbers");
-    assert_inert(tn_max_pool1d_op(x, TN_DIMS(2), o), TN_ESHAPE, "max_pool1d: x is [1, 1, 4, 4]");
-    assert_inert(tn_adaptive_avg_pool2d_op(x, TN_DIMS(-1)), TN_EVALUE, "size is -1");
-    o.dilation = TN_DIMS(2);
-    assert_inert(tn_avg_pool2d_op(x, TN_DIMS(2), o), TN_EVALUE, "dilation");
-    o.padding = TN_DIMS(2);
-    assert_inert(tn_max_pool2d_op(x, TN_DIMS(3), o), TN_EVALUE, "padding is 2 but the kernel 3");
-    tn_interpolate_options i = tn_interpolate_defaults();
-    assert_inert(tn_interpolate(x, i), TN_EVALUE, "either size");
-    i.scale_factor = 0.1;
-    assert_inert(tn_interpolate(x, i), TN_EVALUE, "4 elements would become 0");
-    i.scale_factor = 2;
-    i.align_corners = true;
-    assert_inert(tn_interpolate(x, i), TN_EVALUE, "align_corners 1");
-    tn_unfold_options u = tn_unfold_defaults();
-    assert_inert(tn_fold(tn_ones(TN_DIMS(1, 3, 4), TN_F32), TN_DIMS(4), TN_DIMS(2), u), TN_ESHAPE,
-                 "fold: x is [1, 3, 4]");
 }
 
 /* With ceil_mode a window may hang over on all sides, as long as it would not be moved back. */

@@ -1,4 +1,4 @@
-/* Products: layouts that are not copied, what is saved, what is never made, errors. */
+/* Products: layouts that are not copied, what is saved, what is never made. */
 #include <string.h>
 
 #include "tests/support/test.h"
@@ -20,7 +20,6 @@ static void assert_same(tn_tensor *a, tn_tensor *b) {
 
 /* Batches that merge into rows, that stay batches, and whose matrices are multiplied one by one. */
 TEST(stacks_of_every_kind) {
-    TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(3, 4, 5, 6), TN_F64),
               *b = tn_randn(TN_DIMS(3, 4, 6, 2), TN_F64);
     tn_tensor *w = tn_randn(TN_DIMS(6, 2), TN_F64);
@@ -44,7 +43,6 @@ TEST(stacks_of_every_kind) {
 
 /* db of a batch times one matrix: the (batch, k, n) products are never made. 4 MB here. */
 TEST(a_shared_matrix_needs_no_stack_of_gradients) {
-    TN_SCOPE;
     tn_tensor *a = tn_randn(TN_DIMS(64, 2, 128), TN_F32);
     tn_tensor *b = tn_set_requires_grad(tn_randn(TN_DIMS(128, 128), TN_F32), true);
     tn_tensor *loss = tn_sum_all(tn_matmul(a, b));
@@ -58,7 +56,6 @@ TEST(a_shared_matrix_needs_no_stack_of_gradients) {
 
 /* x is kept only for the weight's gradient. */
 TEST(frozen_weights_keep_no_input) {
-    TN_SCOPE;
     for (int frozen = 0; frozen < 2; frozen++) {
         tn_tensor *weight = tn_set_requires_grad(tn_randn(TN_DIMS(8, 4096), TN_F32), !frozen);
         tn_tensor *bias = tn_set_requires_grad(tn_zeros(TN_DIMS(8), TN_F32), true);
@@ -70,38 +67,4 @@ TEST(frozen_weights_keep_no_input) {
         assert_int_equal(tn_backward(tn_sum_all(y)), TN_OK);
         assert_float_equal(tn_at(tn_grad_of(bias), TN_DIMS(3)), 64.0, 0.0);
     }
-}
-
-TEST(linear_is_its_definition) {
-    TN_SCOPE;
-    tn_tensor *x = tn_randn(TN_DIMS(2, 3, 5), TN_F64), *w = tn_randn(TN_DIMS(4, 5), TN_F64),
-              *b = tn_randn(TN_DIMS(4), TN_F64);
-    tn_tensor *want = tn_add(multiplied_out(x, tn_t(w)), b);
-    assert_true(tn_all_close(tn_linear_op(x, w, b), want, 1e-12, 1e-12));
-    /* rows that do not merge */
-    tn_tensor *turned = tn_transpose(tn_copy(tn_transpose(x, 0, 1)), 0, 1);
-    assert_true(tn_all_close(tn_linear_op(turned, w, b), want, 1e-12, 1e-12));
-    assert_true(tn_all_close(tn_linear_op(tn_select(tn_select(x, 0, 1), 0, 2), w, b),
-                             tn_select(tn_select(want, 0, 1), 0, 2), 1e-12, 1e-12));
-    assert_string_equal(tn_error_message(), "");
-}
-
-TEST(errors_name_both_sides) {
-    TN_SCOPE;
-    tn_tensor *x = tn_zeros(TN_DIMS(64, 19), TN_F32), *w = tn_zeros(TN_DIMS(64, 20), TN_F32);
-    tn_tensor *f64 = tn_zeros(TN_DIMS(3, 19), TN_F64), *whole = tn_zeros(TN_DIMS(2, 2), TN_I64);
-    assert_inert(tn_linear_op(x, w, NULL), TN_ESHAPE,
-                 "linear: x is [64, 19] but weight is [64, 20] (they must be [..., in] and [out, "
-                 "in]: in is 19 and 20)");
-    assert_inert(tn_linear_op(x, x, tn_zeros(TN_DIMS(3), TN_F32)), TN_ESHAPE,
-                 "weight is [64, 19] but bias is [3]");
-    assert_inert(tn_linear_op(x, tn_zeros(TN_DIMS(3), TN_F32), NULL), TN_ESHAPE, "weight is [3]");
-    assert_inert(tn_linear_op(x, f64, NULL), TN_EDTYPE, "f64");
-    assert_inert(tn_linear_op(x, NULL, NULL), TN_EVALUE, "NULL");
-    assert_inert(tn_matmul(x, w), TN_ESHAPE, "matmul: a is [64, 19] but b is [64, 20]");
-    assert_inert(tn_matmul(tn_zeros(TN_DIMS(2, 3, 4), TN_F32), tn_zeros(TN_DIMS(3, 4, 5), TN_F32)),
-                 TN_ESHAPE, "must broadcast");
-    assert_inert(tn_matmul(tn_scalar(1.0, TN_F32), x), TN_ESHAPE, "a is [] and b is [64, 19]");
-    assert_inert(tn_matmul(x, tn_t(f64)), TN_EDTYPE, "f64");
-    assert_inert(tn_matmul(whole, whole), TN_EDTYPE, "i64");
 }

@@ -14,10 +14,8 @@ import math
 import os
 import runpy
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import DTYPES, run, torch
 import torch.nn.functional as F
 

@@ -39,8 +39,7 @@ static double first_element(const tn_tensor *t) {
 }
 
 static tn_optim *make_sgd(void *m, double lr) {
-    tn_sgd_options options = tn_sgd_defaults();
-    options.lr = lr;
+    tn_sgd_options options = TN_WITH(tn_sgd, .lr = lr);
     return tn_sgd(m, options);
 }
 
@@ -85,7 +84,6 @@ TEST(refused_options) {
 }
 
 TEST(refused_parameters) {
-    TN_SCOPE;
     model m;
     tn_module_init(&m, "model", model_forward);
     tn_module_param(&m, "a", &m.a, tn_t(tn_ones(TN_DIMS(2, 3), TN_F32)));
@@ -159,7 +157,6 @@ TEST(state_by_name) {
 }
 
 TEST(plain_tensors) {
-    TN_SCOPE;
     tn_tensor *list[] = {tn_ones(TN_DIMS(2), TN_F32), tn_ones(TN_DIMS(3), TN_F32)};
     tn_optim *opt = tn_adam(tn_parameters(list, 2), tn_adam_defaults());
     names n = {""};
@@ -204,7 +201,6 @@ TEST(pending_errors_stop_everything) {
 
 /* Backward notices a step in the middle of a graph. */
 TEST(steps_count_as_changes) {
-    TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 0.5);
@@ -218,7 +214,6 @@ TEST(steps_count_as_changes) {
 }
 
 TEST(gradients_elsewhere) {
-    TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 1.0);
@@ -245,7 +240,6 @@ TEST(gradients_elsewhere) {
 
 /* The field has another tensor of the same count, as in sharding, or one that does not fit. */
 TEST(exchanged_fields) {
-    TN_SCOPE;
     model m;
     model_init(&m, TN_F32);
     tn_optim *opt = make_sgd(&m, 1.0);
@@ -274,7 +268,6 @@ TEST(exchanged_fields) {
 
 /* A finished gpt frees its blocks: the optimiser must not look into them. */
 TEST(module_is_gone) {
-    TN_SCOPE;
     tn_gpt_options o = tn_gpt_defaults();
     o.vocab = o.context = 5, o.layers = o.heads = 1, o.width = 4;
     tn_gpt *gpt = malloc(sizeof(*gpt));
@@ -394,8 +387,7 @@ TEST(groups_of_groups) {
 TEST(no_decay) {
     model m;
     model_init(&m, TN_F32);
-    tn_adamw_options options = tn_adamw_defaults();
-    options.no_decay = tn_match_vectors;
+    tn_adamw_options options = TN_WITH(tn_adamw, .no_decay = tn_match_vectors);
     tn_optim *opt = tn_adamw(&m, options);
     assert_int_equal(tn_optim_groups(opt), 2);
     assert_true(tn_optim_group(opt, 0)->weight_decay == 1e-2);

@@ -337,26 +337,22 @@ typedef struct across {
 } across;
 
 static tn_optim *make_lamb(void *m) {
-    tn_lamb_options o = tn_lamb_defaults();
-    o.lr = 0.1;
+    tn_lamb_options o = TN_WITH(tn_lamb, .lr = 0.1);
     return tn_lamb(m, o);
 }
 
 static tn_optim *make_adafactor(void *m) {
-    tn_adafactor_options o = tn_adafactor_defaults();
-    o.lr = 0.1;
+    tn_adafactor_options o = TN_WITH(tn_adafactor, .lr = 0.1);
     return tn_adafactor(m, o);
 }
 
 static tn_optim *make_muon(void *m) {
-    tn_muon_options o = tn_muon_defaults();
-    o.lr = 0.1;
+    tn_muon_options o = TN_WITH(tn_muon, .lr = 0.1);
     return tn_muon(m, o);
 }
 
 static tn_optim *make_nadam(void *m) {
-    tn_nadam_options o = tn_nadam_defaults();
-    o.lr = 0.1;
+    tn_nadam_options o = TN_WITH(tn_nadam, .lr = 0.1);
     return tn_nadam(m, o);
 }
 
@@ -374,8 +370,7 @@ static void train_across(tn_group *world, void *user) {
     tn_seed(4);
     tn_linear_init(&net, 32, 47, tn_linear_defaults()); /* large enough to be cut within a row */
     if (tn_group_size(world) > 1) {
-        tn_fsdp_options o = tn_fsdp_defaults();
-        o.stage = a->stage;
+        tn_fsdp_options o = TN_WITH(tn_fsdp, .stage = a->stage);
         tn_fsdp(&net, world, NULL, o);
     }
     tn_optim *opt = a->make(&net);

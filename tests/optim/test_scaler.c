@@ -20,8 +20,7 @@ static double weight_of(const tn_linear *m) {
 
 /* Plain SGD with lr 1: a weight changes by its gradient. */
 static tn_optim *plain_descent(void *m) {
-    tn_sgd_options o = tn_sgd_defaults();
-    o.lr = 1.0;
+    tn_sgd_options o = TN_WITH(tn_sgd, .lr = 1.0);
     return tn_sgd(m, o);
 }
 
@@ -42,9 +41,7 @@ TEST(the_rule) {
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_optim *opt = plain_descent(&m);
-    tn_scaler_options o = tn_scaler_defaults();
-    o.scale = 8;
-    o.interval = 3;
+    tn_scaler_options o = TN_WITH(tn_scaler, .scale = 8, .interval = 3);
     tn_scaler *s = tn_scaler_new(o);
     for (int i = 0; i < (int)(sizeof(steps) / sizeof(*steps)); i++) {
         double before = weight_of(&m), scale = tn_scaler_where(s).scale;
@@ -72,9 +69,7 @@ TEST(growth_has_an_end) {
     tn_linear m;
     tn_linear_init(&m, 3, 2, tn_linear_defaults());
     tn_optim *opt = plain_descent(&m);
-    tn_scaler_options o = tn_scaler_defaults();
-    o.scale = ldexp(1, 126);
-    o.interval = 1;
+    tn_scaler_options o = TN_WITH(tn_scaler, .scale = ldexp(1, 126), .interval = 1);
     tn_scaler *s = tn_scaler_new(o);
     for (int i = 0; i < 3; i++) {
         set_gradient(&m, 0.0);
@@ -123,8 +118,7 @@ TEST(steps_are_the_same) {
         tn_seed(2);
         tn_linear_init(&m, 3, 2, tn_linear_defaults());
         tn_optim *opt = tn_adamw(&m, tn_adamw_defaults());
-        tn_scaler_options o = tn_scaler_defaults();
-        o.enabled = i == 1;
+        tn_scaler_options o = TN_WITH(tn_scaler, .enabled = i == 1);
         tn_scaler *s = tn_scaler_new(o);
         for (int k = 0; k < 4; k++) {
             tn_tensor *loss = tn_mean_all(tn_square(tn_call(&m, tn_randn(TN_DIMS(5, 3), TN_F32))));
@@ -151,8 +145,7 @@ TEST(steps_are_the_same) {
 
 TEST(clipping_is_without_the_scale) {
     tn_linear m;
-    tn_linear_options o = tn_linear_defaults();
-    o.bias = false;
+    tn_linear_options o = TN_WITH(tn_linear, .bias = false);
     tn_linear_init(&m, 4, 1, o);
     tn_optim *opt = plain_descent(&m);
     tn_scaler *s = tn_scaler_new(tn_scaler_defaults());
@@ -188,7 +181,6 @@ static double gradient_norm(tn_module *m, tn_scaler *s, tn_tensor *x) {
 /* Gradients of 1e-8 are 0 in f16, but not with a scale; one that is too large skips steps until it
  * fits. */
 TEST(f16_needs_it) {
-    TN_SCOPE;
     tn_linear m;
     tn_linear_init(&m, 8, 64, tn_linear_defaults());
     tn_precision policy = tn_precision_defaults();

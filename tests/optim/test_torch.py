@@ -1,10 +1,7 @@
 """Optimisers, clipping and schedules against PyTorch's over 200 steps with the same gradients; if it lacks one, against
 the paper's formulas (reference.py)."""
-import os
-import sys
 import warnings
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import below, close, dump, run, torch
 import reference
 

@@ -60,6 +60,27 @@ static inline void temp_same(const char *a, const char *b) {
     free(two);
 }
 
+/* Two folders have the same files, except those whose names begin with a dot. Returns how many. */
+static inline int temp_same_folders(const char *a, const char *b) {
+    const char *const paths[] = {a, b};
+    int files[2] = {0};
+    for (int i = 0; i < 2; i++) {
+        DIR *folder = opendir(paths[i]);
+        assert_non_null(folder);
+        for (struct dirent *entry; (entry = readdir(folder));) {
+            char one[600], two[600];
+            if (entry->d_name[0] == '.') { continue; }
+            files[i]++;
+            snprintf(one, sizeof(one), "%s/%s", a, entry->d_name);
+            snprintf(two, sizeof(two), "%s/%s", b, entry->d_name);
+            if (i == 0) { temp_same(one, two); }
+        }
+        closedir(folder);
+    }
+    assert_int_equal(files[0], files[1]);
+    return files[0];
+}
+
 /* Removes a file, or a folder with all that is in it. */
 void temp_remove(const char *path);
 

@@ -47,6 +47,15 @@ def dump(program):
         return read(path)
 
 
+def cases(program):
+    """The same by case, which is what is before the last "/" of a name: {case: {part: tensor}}."""
+    found = {}
+    for name, tensor in dump(program).items():
+        case, part = name.rsplit("/", 1)
+        found.setdefault(case, {})[part] = tensor
+    return found
+
+
 def below(tensors, prefix):
     """The tensors whose names begin with prefix, without it."""
     return {name[len(prefix):]: t for name, t in tensors.items() if name.startswith(prefix)}
@@ -74,6 +83,22 @@ def check_gradients(case, p, tolerance):
         raise AssertionError("gradients of %s" % sorted(grads))
     for name, t in p.items():
         close(grads[name], t.grad, "gradient of " + name, tolerance)
+
+
+def run_cases(all_cases, group_of, check):
+    """check(name, case) for all cases: a test for each group of them, which fails with its first wrong one."""
+    def check_all(names):
+        for name in names:
+            case = all_cases[name]
+            try:
+                check(name, case)
+            except Exception as error:
+                raise AssertionError("%s of %s: %s" % (name, [list(t.shape) for part, t in case.items() if part[0] in "xw"], error))
+
+    groups = {}
+    for name in all_cases:
+        groups.setdefault(group_of(name), []).append(name)
+    run([("%s, %d cases" % (group, len(names)), lambda names=names: check_all(names)) for group, names in sorted(groups.items())])
 
 
 def run(tests):

@@ -5,8 +5,7 @@
 
 #include "tests/support/test.h"
 
-PLAIN_TEST(test_short_buffer) {
-    TN_SCOPE;
+TEST(test_short_buffer) {
     float x[] = {1, 2, 3};
     tn_tensor *t = TN_FROM(x, TN_DIMS(3), TN_F32);
     char text[8];
@@ -19,8 +18,7 @@ PLAIN_TEST(test_short_buffer) {
     }
 }
 
-PLAIN_TEST(test_to_a_file) {
-    TN_SCOPE;
+TEST(test_to_a_file) {
     char text[64] = {0};
     int32_t x[] = {1, -2};
     FILE *file = tmpfile();
@@ -35,16 +33,14 @@ PLAIN_TEST(test_to_a_file) {
     tn_error_clear();
 }
 
-PLAIN_TEST(test_bf16) {
-    TN_SCOPE;
+TEST(test_bf16) {
     tn_bf16 x[] = {tn_bf16_from_float(1), tn_bf16_from_float(0.1f), tn_bf16_from_float(-3.14159f)};
     char text[40];
     assert_int_equal(tn_format(TN_FROM(x, TN_DIMS(3), TN_BF16), text, sizeof(text)), 19);
     assert_string_equal(text, "[   1.   0.1 -3.14]");
 }
 
-PLAIN_TEST(test_cannot_print) {
-    TN_SCOPE;
+TEST(test_cannot_print) {
     char text[8] = "z";
     assert_int_equal(tn_format(NULL, text, sizeof(text)), 0);
     assert_string_equal(text, "");

@@ -1,10 +1,8 @@
 """Printing against NumPy: what dump_print writes is how NumPy lays out the same array, each element by itself in the fewest digits."""
 import os
 import subprocess
-import sys
 import tempfile
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from twin import run
 import numpy as np
 

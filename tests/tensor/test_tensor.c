@@ -61,7 +61,6 @@ TEST(test_broadcast) {
 }
 
 TEST(test_shape_text) {
-    TN_SCOPE;
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(64, 20), TN_F32)), "[64, 20]");
     assert_string_equal(tn_shape_text(tn_empty(TN_DIMS(), TN_F32)), "[]");
     tn_tensor *wide = tn_empty(TN_DIMS(0, INT64_MAX / 8, 1, 1, 1, 1, 1, 1), TN_U8);
@@ -75,7 +74,6 @@ TEST(test_shape_text) {
 /* ---- Creation and access --------------------------------------------------------------------- */
 
 TEST(test_metadata) {
-    TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(2, 3, 4), TN_F64);
     assert_false(tn_is_inert(t));
     assert_int_equal(tn_ndim(t), 3);
@@ -113,7 +111,6 @@ TEST(test_bad_shapes) {
 }
 
 TEST(test_from_data) {
-    TN_SCOPE;
     int32_t x[] = {1, 2, 3, 4, 5, 6}, back[6];
     tn_tensor *t = TN_FROM(x, TN_DIMS(2, 3), TN_I32);
     x[4] = 50; /* t has a copy */
@@ -165,7 +162,6 @@ TEST(test_from_memory) {
 }
 
 TEST(test_item_and_at) {
-    TN_SCOPE;
     int64_t big = 1ll << 40;
     uint8_t truth = 7, byte = 200;
     tn_bf16 b = tn_bf16_from_float(1.5f);
@@ -201,7 +197,6 @@ TEST(test_item_and_at) {
 /* ---- Views, versions, storages --------------------------------------------------------------- */
 
 TEST(test_views) {
-    TN_SCOPE;
     tn_tensor *t = arange_of(TN_DIMS(2, 3, 4));
     /* axes permuted, every second row */
     tn_tensor *v = tn__view(t, TN_DIMS(4, 2, 2), (int64_t[]){1, 12, 8}, 0);
@@ -234,7 +229,6 @@ TEST(test_views) {
 }
 
 TEST(test_versions) {
-    TN_SCOPE;
     tn_tensor *flat = arange_of(TN_DIMS(10));
     tn_tensor *a = tn_alias(flat, 0, TN_DIMS(2, 2)), *b = tn_alias(flat, 4, TN_DIMS(6));
     tn_tensor *half_of_b = tn__view(b, TN_DIMS(3), (int64_t[]){1}, 4),
@@ -264,7 +258,6 @@ TEST(test_versions) {
 }
 
 TEST(test_storage_empty_and_refill) {
-    TN_SCOPE;
     tn_tensor *t = tn_empty(TN_DIMS(1000, 10), TN_F32), *v = tn_alias(t, 10, TN_DIMS(5));
     uint32_t version = t->version->value;
     int64_t allocated = tn_memory().allocated;
@@ -323,7 +316,6 @@ static void write_shared(void *user) {
 }
 
 TEST(test_storage_shared_with_children) {
-    TN_SCOPE;
     int64_t allocated = tn_memory().allocated;
     tn_tensor *t = tn_from_data((float[]){1, 2, 3}, TN_DIMS(3), TN_F32);
     tn_tensor *v = tn_alias(t, 1, TN_DIMS(2));
