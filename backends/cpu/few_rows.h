@@ -8,8 +8,9 @@
 
 enum { FEW_ROWS = 8 };
 
-/* y[i row + j col] = alpha scale[j] sum over p of x[i, p] w[j, p] + bias[j] + beta y. x: f32, bf16 or f16; w: these or i8, with contiguous rows (w.col is 1). `scale`
- * and `bias` (f32, contiguous) may be NULL; y is not read when beta is 0. */
+/* y[i row + j col] = alpha scale[j] sum over p of x[i, p] w[j, p] + bias[j] + beta y. x: f32, bf16
+ * or f16; w: these or i8, with contiguous rows (w.col is 1). `scale` and `bias` (f32, contiguous)
+ * may be NULL; y is not read when beta is 0. */
 typedef struct few_rows_job {
     int64_t m, n, k;
     double alpha, beta;
