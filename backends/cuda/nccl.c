@@ -29,12 +29,15 @@ __attribute__((visibility("default"))) tn_nccl_engine_function tern_nccl_engine;
 
 #if !TN_HAVE_NCCL
 
-tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o) {
-    tn_raise(TN_EUNSUPPORTED, "%s", tn__nccl_why());
+tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_errors *errors,
+                            const tn_engine_options *o) {
+    errors->raise(TN_EUNSUPPORTED, "%s", tn__nccl_why());
     return NULL;
 }
 
 #else
+
+static const tn_engine_errors *errors; /* of the libtern that loaded this plugin */
 
 static const double NAP = 10e-6, LONGEST_NAP = 200e-6, BETWEEN_CHECKS = 0.25;
 /* Seconds for communicators to finish. */
@@ -115,7 +118,7 @@ static tn_status fail_cuda(nccl *e, tn_status status) {
 
 /* Raises the first failure, if there was one; once set, it does not change. */
 static tn_status engine_raise(nccl *e) {
-    return tn_raise(engine_failed(e), "%s", e->reason);
+    return errors->raise(engine_failed(e), "%s", e->reason);
 }
 
 static tn_status status_of(ncclResult_t result) {
@@ -177,7 +180,7 @@ static tn_status check_engine(nccl *e, patience *p, const char *what) {
         p->checks++;
         p->next_check = time + BETWEEN_CHECKS;
         tn_error_record failed;
-        if (tn_error_take(&failed)) {
+        if (errors->take(&failed)) {
             return engine_fail(e, failed.status, "%s", failed.message + failed.why);
         }
     }
@@ -625,20 +628,22 @@ static nccl *engine_new(const tn__nccl_table *api, const tn_engine_options *o) {
     return e;
 }
 
-tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_options *o) {
+tn_engine *tern_nccl_engine(uint32_t version, const tn_engine_errors *given,
+                            const tn_engine_options *o) {
     const tn__nccl_table *api = tn__nccl();
+    errors = given;
     if (version != TN_ENGINE_VERSION) {
-        tn_raise(TN_EUNSUPPORTED, "the CUDA plugin was built for another libtern");
+        errors->raise(TN_EUNSUPPORTED, "the CUDA plugin was built for another libtern");
         return NULL;
     }
     if (!api) {
-        tn_raise(TN_EUNSUPPORTED, "%s", tn__nccl_why());
+        errors->raise(TN_EUNSUPPORTED, "%s", tn__nccl_why());
         return NULL;
     }
     if (!o) { return NULL; }
     nccl *e = engine_new(api, o);
     if (!e) {
-        tn_raise(TN_ENOMEM, "out of memory");
+        errors->raise(TN_ENOMEM, "out of memory");
         return NULL;
     }
     if (comm_join(e, o) != TN_OK) {

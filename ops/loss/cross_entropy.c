@@ -17,6 +17,7 @@
 #include "autograd/kernel.h"
 #include "autograd/node.h"
 #include "backends/ref/ref.h"
+#include "backends/scratch.h"
 #include "ops/host.h"
 #include "ops/loss/loss.h"
 
@@ -132,16 +133,14 @@ static tn_status rows_host_back(const tn_op_back *b) {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Output 3 = the number of labels that are not ignore_index. ones: scratch for all rows, of its
- * dtype. */
-static tn_status count_rows(const tn_op_call *c, const tn_desc *ones) {
+/* Output 3 = the number of labels that are not ignore_index. same: n bytes, ones: n elements of
+ * count's dtype, key: one label; all scratch. */
+static tn_status count_rows(const tn_op_call *c, const tn_desc *ones, void *same, void *key) {
     const tn_cross_entropy_options *o = c->args;
     const tn_desc *label = c->x[1];
     int64_t n = label->size[0];
-    TN__SCRATCH_POOL(scratch, c);
-    tn_desc ignored = tn__scratch(&scratch, TN_DIMS(1), label->dtype),
-            counts = tn__scratch(&scratch, TN_DIMS(n), TN_BOOL), all = tn__desc_repeat(&ignored, n);
-    if (!ignored.data || !counts.data) { return TN_ENOMEM; }
+    tn_desc ignored = tn__desc_vector(key, label->dtype, 1),
+            counts = tn__desc_vector(same, TN_BOOL, n), all = tn__desc_repeat(&ignored, n);
     tn_status status = c->kernels->fill(c->ctx, &ignored, (double)o->ignore_index);
     if (status == TN_OK) { status = c->kernels->compare(c->ctx, TN_NE, &counts, label, &all); }
     if (status == TN_OK) { status = c->kernels->copy(c->ctx, ones, &counts); }
@@ -181,12 +180,18 @@ static tn_status row_losses(const tn_op_call *c, const tn_desc *losses, double a
 /* The sum or the mean. */
 static tn_status reduced_loss(const tn_op_call *c, double ahead) {
     const tn_cross_entropy_options *o = c->args;
+    int64_t n = c->x[0]->size[0];
     tn_dtype wide = c->y[0]->dtype;
-    TN__SCRATCH_POOL(scratch, c);
-    tn_desc losses = tn__scratch(&scratch, TN_DIMS(c->x[0]->size[0]), wide),
-            share = tn__scratch(&scratch, TN_DIMS(1), wide);
-    if (!losses.data || !share.data) { return TN_ENOMEM; }
-    tn_status status = o->reduction == TN_MEAN ? count_rows(c, &losses) : TN_OK;
+    size_t elements = (size_t)n * tn_dtype_size(wide), first = 2 * sizeof(int64_t);
+    /* one piece: a label, a share, n losses, n flags */
+    TN__SCRATCH(char, scratch, c->ctx, first + elements + (size_t)n);
+    if (!scratch) { return TN_ENOMEM; }
+    tn_desc losses = tn__desc_vector(scratch + first, wide, n),
+            share = tn__desc_vector(scratch + sizeof(int64_t), wide, 1);
+    tn_status status = TN_OK;
+    if (o->reduction == TN_MEAN) {
+        status = count_rows(c, &losses, scratch + first + elements, scratch);
+    }
     if (status == TN_OK && ahead != 0) {
         tn_desc count = tn__desc_vector(c->y[3]->data, wide, 1);
         status = c->kernels->unary(c->ctx, TN_RDIV_K, &share, &count, ahead, 0);

@@ -26,6 +26,8 @@ typedef struct pair {
 
 /* ---- The plugin ------------------------------------------------------------------------------ */
 
+static const tn_engine_errors errors = {tn_raise, tn_error_take};
+
 static tn_nccl_engine_function *nccl_load(void) {
     char reason[TN_ENGINE_WHY - 64];
     const char *plugin = getenv("TERN_CUDA");
@@ -45,7 +47,7 @@ bool tn__nccl_is_there(void) {
     if (tn_device_count(TN_CUDA) == 0) {
         return tn__fail(TN_EUNSUPPORTED, NULL, "%s", tn_device_why(TN_CUDA));
     }
-    function(TN_ENGINE_VERSION, NULL);
+    function(TN_ENGINE_VERSION, &errors, NULL);
     return !tn__pending();
 }
 
@@ -158,7 +160,7 @@ static tn_engine *nccl_join(pair *p, const tn_engine_options *options) {
     if (!all_have_it(&o)) { return NULL; }
     o.check = check_peers;
     o.check_user = p;
-    return nccl_load()(TN_ENGINE_VERSION, &o);
+    return nccl_load()(TN_ENGINE_VERSION, &errors, &o);
 }
 
 tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o) {

@@ -153,9 +153,16 @@ TN_API tn_engine *tn_engine_new(const char *name, const tn_engine_options *optio
 /* Loads NCCL; false after raising TN_EUNSUPPORTED: this process cannot use it. */
 TN_API bool tn__nccl_is_there(void);
 
+/* tn_raise and tn_error_take, for a plugin, which is not linked with libtern. */
+typedef struct tn_engine_errors {
+    tn_status (*raise)(tn_status status, const char *format, ...) TN_PRINTF(2, 3);
+    bool (*take)(tn_error_record *record);
+} tn_engine_errors;
+
 /* What libtern_cuda.so exports as tern_nccl_engine. Without options: returns NULL, and raises what
  * is missing, if anything is. Its unique id is exchanged through the store. */
-typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_options *o);
+typedef tn_engine *tn_nccl_engine_function(uint32_t version, const tn_engine_errors *errors,
+                                           const tn_engine_options *o);
 
 /* y[i] = the complete reduction of x[0][i], x[1][i], … in this order; bf16 and f16 are rounded
  * once. y may be one of the x. */
