@@ -17,9 +17,9 @@ static inline void tn__desc_fill(tn_desc *d, const tn_tensor *t) {
     }
 }
 
-/* Whether d is in these rows (TN_ROWS or 0) as it is; a single one may need another stride. */
-static inline bool tn__desc_has_rows(const tn_desc *d, int rows) {
-    return !rows || (d->ndim == rows && d->size[0] != 1);
+/* Whether t is in these rows (TN_ROWS or 0) as it is; a single one may need another stride. */
+static inline bool tn__has_rows(const tn_tensor *t, int rows) {
+    return !rows || (t->dims.ndim == rows && t->dims.size[0] != 1);
 }
 
 /* Merges all dimensions of d but the last `kept`; false, with d unchanged, if strides do not allow
@@ -65,14 +65,14 @@ tn_status tn__operand_convert(tn__scratch_pool *s, tn_desc *d, int rows, tn_dtyp
 static inline tn_status tn__operand_read(tn__scratch_pool *s, tn_desc *d, const tn_tensor *t,
                                          int rows, tn_dtype dtype) {
     tn__desc_fill(d, t);
-    bool fits = dtype == t->dtype && tn__desc_has_rows(d, rows);
+    bool fits = dtype == t->dtype && tn__has_rows(t, rows);
     return fits ? TN_OK : tn__operand_convert(s, d, rows, dtype);
 }
 
 /* Describes what a kernel writes; false if its strides do not allow rows. */
 static inline bool tn__operand_write(tn_desc *d, const tn_tensor *t, int rows) {
     tn__desc_fill(d, t);
-    return tn__desc_has_rows(d, rows) || tn__desc_to_rows(d, rows - 1);
+    return tn__has_rows(t, rows) || tn__desc_to_rows(d, rows - 1);
 }
 
 #endif
