@@ -118,7 +118,8 @@ static tn_status fail_cuda(nccl *e, tn_status status) {
 
 /* Raises the first failure, if there was one; once set, it does not change. */
 static tn_status engine_raise(nccl *e) {
-    return errors->raise(engine_failed(e), "%s", e->reason);
+    tn_status status = engine_failed(e);
+    return status == TN_OK ? TN_OK : errors->raise(status, "%s", e->reason);
 }
 
 static tn_status status_of(ncclResult_t result) {
@@ -179,9 +180,10 @@ static tn_status check_engine(nccl *e, patience *p, const char *what) {
         status = e->check(e->check_user, p->all && p->checks > 0);
         p->checks++;
         p->next_check = time + BETWEEN_CHECKS;
-        tn_error_record failed;
-        if (errors->take(&failed)) {
-            return engine_fail(e, failed.status, "%s", failed.message + failed.why);
+        tn_error_record failed = {.message = "a peer has failed"};
+        if (status != TN_OK) {
+            errors->take(&failed);
+            return engine_fail(e, status, "%s", failed.message + failed.why);
         }
     }
     if (status == TN_OK && time >= p->deadline) {

@@ -74,9 +74,12 @@ static int party_start(party *p, guest *guests) {
         guests[r] = (guest){.party = p, .rank = r};
         int status = pthread_create(&guests[r].thread, NULL, party_attend, &guests[r]);
         if (status != 0) {
+            tn__quiet(1);
+            party_excuse(p, r);
+            tn__quiet(-1);
+            tn_error_clear();
             tn__raise(TN_ENOMEM, p->operation, "thread %d of %d: %s", r, p->ranks,
                       strerror(status));
-            party_excuse(p, r);
             return r;
         }
     }

@@ -583,7 +583,7 @@ def main():
                 print("ok %d - %s (%.1f s)" % (number, name, time.time() - begin), flush=True)
             except Skip as why:
                 print("ok %d - %s # SKIP %s" % (number, name, why), flush=True)
-            except (AssertionError, subprocess.TimeoutExpired) as why:
+            except (AssertionError, OSError, ValueError, subprocess.TimeoutExpired) as why:
                 failed += 1
                 print("not ok %d - %s: %s" % (number, name, str(why).replace("\n", " | ")), flush=True)
     finally:

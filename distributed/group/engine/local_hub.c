@@ -56,6 +56,8 @@ tn__hub *tn__hub_join(const tn_engine_options *o) {
         tn__raise(status, NULL, "%s", c.why);
     } else if (c.value.bytes == sizeof(h)) {
         memcpy((void *)&h, c.value.data, sizeof(h));
+    } else {
+        tn__raise(TN_EPEER, NULL, "the store's \"hub\" has %zu bytes", c.value.bytes);
     }
     free(c.value.data);
     return h;

@@ -54,16 +54,20 @@ bool tn__nccl_is_there(void) {
 /* ---- Failing --------------------------------------------------------------------------------- */
 
 /* Whether a rank has given up or is gone, as far as can be known without waiting. */
-static tn_status check_peers(void *user, bool all) {
-    pair *p = user;
+static tn_status nccl_check(tn_engine *base, bool all) {
+    pair *p = (pair *)base;
     if (p->host->check) { return p->host->check(p->host, all); }
     char said[400];
     tn__read_abort(p->store, tn__now() + store_seconds, said, sizeof(said));
     return *said ? tn__raise(TN_EPEER, NULL, "%s", said) : TN_OK;
 }
 
-static tn_status nccl_check(tn_engine *base, bool all) {
-    return check_peers(base, all);
+/* The same for the plugin, which takes the error, perhaps while its group is freed. */
+static tn_status check_peers(void *user, bool all) {
+    tn__quiet(1);
+    tn_status status = nccl_check(user, all);
+    tn__quiet(-1);
+    return status;
 }
 
 static void nccl_stop(tn_engine *base, const char *reason) {

@@ -108,8 +108,10 @@ tn_status tn__shm_failed(const tn__shm *e) {
 }
 
 tn_status tn__shm_raise(const tn__shm *e) {
-    bool written = await_reason(e->control) == WRITTEN;
-    return tn__raise(tn__shm_failed(e), NULL, "%s",
+    int32_t failed = await_reason(e->control);
+    if (failed == FINE) { return TN_OK; }
+    bool written = failed == WRITTEN;
+    return tn__raise(written ? (tn_status)e->control->status : TN_EPEER, NULL, "%s",
                      written ? e->control->reason : "a rank gave up and died");
 }
 
