@@ -137,8 +137,7 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd) {
     tn_status status = o->store->run(o->store, &c);
     if (a.failed) { return TN_ENOMEM; }
     if (status != TN_OK) { return tn__raise(status, NULL, "%s", c.why); }
-    await_others(e, o);
-    return tn__shm_raise(e);
+    return await_others(e, o) == TN_OK ? TN_OK : tn__shm_raise(e);
 }
 
 /* ---- The others ------------------------------------------------------------------------------ */
@@ -217,8 +216,7 @@ static void shm_stop(tn_engine *base, const char *reason) {
 
 static tn_status shm_check(tn_engine *base, bool all) {
     tn__shm *e = (tn__shm *)base;
-    tn__shm_look(e, all);
-    return tn__shm_raise(e);
+    return tn__shm_look(e, all) == TN_OK ? TN_OK : tn__shm_raise(e);
 }
 
 static void shm_leave(tn_engine *base) {
@@ -283,8 +281,8 @@ static tn_status shm_meet(tn__shm *e, const tn_engine_options *o) {
     double deadline = o->rank == 0 ? o->deadline : o->deadline + GRACE;
     tn_status status = tn__shm_barrier(e, deadline);
     status = status == TN_OK ? tn__shm_watch(e) : status;
-    if (status == TN_OK) { tn__shm_barrier(e, deadline); }
-    return tn__shm_raise(e);
+    status = status == TN_OK ? tn__shm_barrier(e, deadline) : status;
+    return status == TN_OK ? TN_OK : tn__shm_raise(e); /* who has met may have failed since */
 }
 
 tn_engine *tn__shm_new(const tn_engine_options *o) {
