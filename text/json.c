@@ -279,6 +279,7 @@ bool tn__json_read_any(tn__json_file *f, const char *text, size_t bytes) {
 
 bool tn__json_open(tn__json_file *f, const char *path, size_t most, const char *operation) {
     size_t bytes;
+    bool done = false;
     char *text = tn__read_whole(path, &bytes, operation);
     *f = (tn__json_file){0};
     if (text && bytes > most) {
@@ -289,9 +290,11 @@ bool tn__json_open(tn__json_file *f, const char *path, size_t most, const char *
     } else if (text && f->values->kind != TN__JSON_OBJECT) {
         tn__raise(TN_EFORMAT, operation, "%s is not a JSON object", path);
         tn__json_free(f);
+    } else {
+        done = text;
     }
     free(text);
-    return !tn__pending();
+    return done;
 }
 
 void tn__json_free(tn__json_file *f) {

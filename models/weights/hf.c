@@ -165,11 +165,12 @@ tn_module *tn_lm_new(const char *folder, double dropout) {
     if (!opened) { return NULL; }
     c.dropout = dropout;
     const tn__lm_family *family = family_of_config(&c);
-    if (family && check_config(&c) && dropout != 0 && !family->hf->dropout) {
-        tn__raise(TN_EUNSUPPORTED, "lm_new", "dropout %g, but a %s has none: must be 0", dropout,
-                  family->kind);
+    bool fits = family && check_config(&c);
+    if (fits && dropout != 0 && !family->hf->dropout) {
+        fits = tn__fail(TN_EUNSUPPORTED, "lm_new", "dropout %g, but a %s has none: must be 0",
+                        dropout, family->kind);
     }
-    tn_module *m = family && !tn__pending() ? tn__layer_alloc(family->bytes) : NULL;
+    tn_module *m = fits ? tn__layer_alloc(family->bytes) : NULL;
     m = keep_model(m, m && family->hf->init(m, &c, TN_F32, MOST_TENSORS));
     tn__hf_config_free(&c);
     return m;
