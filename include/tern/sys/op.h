@@ -98,7 +98,8 @@ struct tn_op {
      *     i8 …     this one
      *     wide     of outputs: f64 for f64, else f32
      *
-     * A text has less than 160 characters, at most 16 different words, each below 24. */
+     * A text has less than 160 characters, at most 16 different words, each below 24. It is read
+     * once and found by its address: it must stay as it is until the process ends. */
     const char *shapes;
 
     /* Or a function: checks the inputs and makes out[0 … outputs-1] with tn_op_shapes, tn_op_out or
