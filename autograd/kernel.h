@@ -35,11 +35,6 @@ static inline tn_device tn__gradient_device(const tn_op_grad *g) {
     return g->dout[k]->storage->device;
 }
 
-/* 16 bits: kernels compute in f32. */
-static inline bool tn__is_narrow(tn_dtype dtype) {
-    return dtype == TN_BF16 || dtype == TN_F16;
-}
-
 /* bf16 and f16 as f32 (recorded, while recording is on); anything else, and NULL, unchanged. */
 tn_tensor *tn__widened(tn_tensor *t);
 

@@ -71,7 +71,7 @@ void tn__low_precision_set(tn_tensor *t, tn_tensor *copy) {
 
 tn_tensor *tn__low_precision_copy(const tn_tensor *t) {
     tn_tensor *copy = t->leaf && !t->leaf->copy_given ? t->leaf->copy : NULL;
-    bool narrower = copy && t->dtype == TN_F32 && (copy->dtype == TN_BF16 || copy->dtype == TN_F16);
+    bool narrower = copy && t->dtype == TN_F32 && tn__is_narrow(copy->dtype);
     return narrower && tn_is_contiguous(t) &&
                    tn__same_device(copy->storage->device, t->storage->device)
                ? copy

@@ -1,5 +1,6 @@
 /* Objects that were made and not freed: so one that was freed is noticed, and not read. Each kind
- * has a list of its own, which a lookup walks: for objects of which a program has a few.
+ * has a list of its own, which a lookup walks: for objects of which a program has a few, or
+ * that are rarely looked up (modules: only one that has moved).
  *
  *     TN__ALIVE_LIST(optimisers, "optimiser");
  *

@@ -6,9 +6,9 @@
 #include "core/thread.h"
 
 /* Raises: records `place (in module.path): operation: text` as this thread's error, calls the
- * handler, and returns `status`. Does nothing while an error is pending. Every error of the library
- * starts here: a breakpoint on this function stops at the failing call. `operation` may be NULL.
- * Allocates nothing for itself. */
+ * handler, and returns `status`. Does nothing for TN_OK, or while an error is pending. Every error
+ * of the library starts here: a breakpoint on this function stops at the failing call. `operation`
+ * may be NULL. Allocates nothing for itself. */
 tn_status tn__raise(tn_status status, const char *operation, const char *format, ...)
     TN_PRINTF(3, 4);
 /* Raise likewise, and are false, or NULL: what many functions return then. */

@@ -299,15 +299,17 @@ void tn__file_abandon(tn__file *f) {
     file_finish(f);
 }
 
+bool tn__file_write_at(const char *path, const void *data, size_t bytes, const char *operation) {
+    tn__file f;
+    if (!tn__file_begin(&f, path, operation)) { return false; }
+    tn__file_put(&f, data, bytes);
+    return tn__file_commit(&f) == TN_OK;
+}
+
 bool tn__file_write(const tn__buffer *text, const char *folder, const char *name,
                     const char *operation) {
-    tn__file f;
     char *path = text->failed ? NULL : tn__folder_path(folder, name, operation);
-    bool done = path && tn__file_begin(&f, path, operation);
-    if (done) {
-        tn__file_put(&f, text->at, text->bytes);
-        done = tn__file_commit(&f) == TN_OK;
-    }
+    bool done = path && tn__file_write_at(path, text->at, text->bytes, operation);
     free(path);
     return done;
 }

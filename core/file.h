@@ -58,7 +58,9 @@ void tn__file_patch(tn__file *f, size_t at, const void *was, const void *is, siz
 tn_status tn__file_commit(tn__file *f);
 void tn__file_abandon(tn__file *f);
 
-/* Writes FOLDER/NAME. False after raising, also if the buffer has failed and raised. */
+/* Writes a whole file: at path, or FOLDER/NAME. False after raising, also if the buffer has failed
+ * and raised. */
+bool tn__file_write_at(const char *path, const void *data, size_t bytes, const char *operation);
 bool tn__file_write(const tn__buffer *text, const char *folder, const char *name,
                     const char *operation);
 

@@ -1,4 +1,5 @@
-/* Modules that have moved or were never added (misuse.c). */
+/* Whether a module is where it was registered (module.c), and whether it was ever added (misuse.c).
+ */
 #ifndef TERN_NN_MISUSE_H
 #define TERN_NN_MISUSE_H
 

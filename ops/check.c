@@ -97,7 +97,7 @@ static tn_tensor *stored_in_order(tn_tensor *t, int64_t order) {
     return tn_return(tn_set_requires_grad(tn_detach(y), tn_requires_grad(t)));
 }
 
-/* A copy of t on the default device with this memory layout. */
+/* t, which is dense, or a copy of it on the default device with this memory layout. */
 static tn_tensor *laid_out(tn_tensor *t, tn__layout layout) {
     tn_dims dims = tn_shape(t);
     if (layout == TN__TRANSPOSED) { return stored_in_order(t, count_orders(t) - 1); }
@@ -140,7 +140,7 @@ tn_tensor *tn__spec_tensor(const tn_spec *spec, tn_dtype dtype, tn__layout layou
     }
     tn_tensor *from = tn_from_data(values, dims, TN_F64);
     free(values);
-    return tn_return(tn_detach(laid_out(tn_copy(tn_cast(from, dtype)), layout)));
+    return tn_return(tn_detach(laid_out(tn_cast(from, dtype), layout)));
 }
 
 /* ---- The checked function -------------------------------------------------------------------- */
@@ -377,7 +377,7 @@ static void check_gradients(const tn_op *op, const tn_sample *sample, tn__layout
 
 /* A program's own operation may lack the small dtypes: that is no error. */
 static bool is_left_out(const tn_op *op, tn_dtype dtype) {
-    bool ours = tn_op_named(op->name) == op, small = dtype == TN_BF16 || dtype == TN_F16;
+    bool ours = tn_op_named(op->name) == op, small = tn__is_narrow(dtype);
     if (tn_error() != TN_EUNSUPPORTED || ours || !small) { return false; }
     tn_error_clear();
     return true;
@@ -442,10 +442,10 @@ static void compare_outcomes(tn_values in, const outcome *got, const outcome *wa
     }
 }
 
-static void check_dtype(const tn_op *op, const tn_sample *sample, const precision *p, bool narrow) {
+static void check_dtype(const tn_op *op, const tn_sample *sample, const precision *p) {
     TN_SCOPE;
     function f = {op, sample};
-    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, narrow), wide = in, dy;
+    tn_values in = make_inputs(op, sample, p->dtype, TN__PLAIN, p->dtype == TN_F32), wide = in, dy;
     for (int i = 0; i < in.n; i++) {
         if (in.v[i] && tn__spec_real(&sample->in[i])) {
             wide.v[i] = tn_set_requires_grad(tn_detach(tn_cast(tn_detach(in.v[i]), TN_F64)),
@@ -596,7 +596,7 @@ static void check_sample(tn_op_samples *s, const tn_sample *sample) {
     }
     for (int i = PRECISIONS - ORDERED; i < PRECISIONS && tn_error() == TN_OK; i++) {
         where = tn_dtype_name(precisions[i].dtype);
-        check_dtype(c->op, sample, &precisions[i], precisions[i].dtype == TN_F32);
+        check_dtype(c->op, sample, &precisions[i]);
     }
     for (int i = 0; i < ORDERED && tn_error() == TN_OK; i++) {
         if (is_slow() && c->samples % ORDERED != i) { continue; }

@@ -174,9 +174,9 @@ tn_tensor *tn__scalar_like(const tn_tensor *x, double k, const char *operation) 
     bool fits =
         k == trunc(k) && tn__fits(k, x->dtype) && (x->dtype != TN_BOOL || k == 0.0 || k == 1.0);
     if (!fits && !tn_dtype_is_float(x->dtype)) {
-        tn__raise(TN_EVALUE, operation, "x is %s but k is %g (which it cannot hold; cast x)",
-                  tn_dtype_name(x->dtype), k);
-        return tn_inert();
+        return tn__refused(TN_EVALUE, operation,
+                           "x is %s but k is %g (which it cannot hold; cast x)",
+                           tn_dtype_name(x->dtype), k);
     }
     return tn__constant(x, k);
 }

@@ -22,9 +22,9 @@ tn_desc tn__desc_stacked(const tn_desc *x);
 
 /* Scratch memory of a call, from here to the end of the block, and a row-major operand in it; data
  * is NULL if there is none left. */
-#define TN__SCRATCH_POOL(name, call)          \
-    __attribute__((cleanup(tn__scratch_end))) \
-    tn__scratch_pool name = {.kernels = (call)->kernels, .ctx = (call)->ctx}
+#define TN__SCRATCH_POOL(name, call)                                 \
+    __attribute__((cleanup(tn__scratch_end))) tn__scratch_pool name; \
+    tn__scratch_begin(&(name), (call)->kernels, (call)->ctx)
 tn_desc tn__scratch(tn__scratch_pool *pool, tn_dims dims, tn_dtype dtype);
 
 /* Elements in all dimensions but the last: how many rows (…, c) has. */

@@ -48,13 +48,13 @@ typedef struct gradients {
     int count;
     int64_t capacity;
     const char *operation;
+    bool failed; /* some are missing, after raising */
 } gradients;
 
 /* False after raising. */
 static bool add_gradient(gradients *g, const tn_tensor *stored, const tn_parts *parts) {
-    if (!tn__grow(&g->at, g->count + 1, &g->capacity, sizeof(*g->at), g->operation)) {
-        return false;
-    }
+    g->failed = !tn__grow(&g->at, g->count + 1, &g->capacity, sizeof(*g->at), g->operation);
+    if (g->failed) { return false; }
     tn_tensor *grad = stored ? tn_grad_of(stored) : NULL;
     g->at[g->count++] = (gradient){grad && tn_count(grad) > 0 ? grad : NULL, parts};
     return true;
@@ -212,7 +212,7 @@ static bool total_sum(const gradients *g, const double *sums, double *total) {
 
 /* The square root of the sum of squares, in double and in order. NaN after raising. */
 static double grad_norm(const gradients *g) {
-    if (tn__pending()) { return NAN; }
+    if (g->failed || tn__pending()) { return NAN; }
     double *sums = tn__malloc_for(2 * (size_t)g->count * sizeof(*sums), g->operation), total;
     bool done = sums && all_sums(g, sums) && total_sum(g, sums, &total);
     free(sums);
@@ -252,7 +252,7 @@ double tn_optim_clip(tn_optim *opt, double max_norm) {
 
 /* Whether the whole norm is of gradients here, on one device. */
 static bool all_on_device(const gradients *g, tn_device *device) {
-    bool any = false, all = true;
+    bool any = false, all = !g->failed;
     for (int i = 0; i < g->count && all; i++) {
         const tn_tensor *here = g->at[i].here;
         if (here && !any) { *device = here->storage->device; }

@@ -1,5 +1,5 @@
-/* Building blocks of the optimisers: of their reference steps (decay, moving averages), and of
- * checks of options. */
+/* Building blocks of the optimisers: of their reference steps (decay, moving averages), of checks
+ * of options, and TN__OPTIM, which makes the descriptor and the public function. */
 #ifndef TERN_OPTIM_REFERENCE_H
 #define TERN_OPTIM_REFERENCE_H
 

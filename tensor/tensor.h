@@ -44,6 +44,11 @@ void tn__raise_dead(const tn_tensor *t, const char *operation);
  * what went wrong on its device. The storage must not be empty. */
 double tn__element(const tn_tensor *t, int64_t position);
 
+/* 16 bits: kernels compute in f32. */
+static inline bool tn__is_narrow(tn_dtype dtype) {
+    return dtype == TN_BF16 || dtype == TN_F16;
+}
+
 /* "[2, 3]": in one of 8 buffers of this thread, like tn_shape_text. */
 const char *tn__dims_text(tn_dims dims);
 

@@ -42,6 +42,7 @@ tn_error_record error_take(void) {
     tn_error_record error = {0};
     tn_error_take(&error);
     memmove(error.message, error.message + error.why, sizeof(error.message) - (size_t)error.why);
+    error.why = 0;
     return error;
 }
 

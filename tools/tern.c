@@ -44,7 +44,7 @@ static const struct verb {
 };
 
 void train_error_exit(tn_status status, const char *message) {
-    char text[1024];
+    char text[sizeof("tern train: ") + sizeof(((tn_error_record *)0)->message)];
     snprintf(text, sizeof(text), "tern train: %s", tn__error_why());
     tn_error_exit(TN_OK, text); /* the status' name is for programmers */
 }

@@ -142,10 +142,6 @@ void tn__run_record(tn_run *r, const char *end) {
     tn__buffer_text(&j, "}\n]\n");
     size_t bytes = j.bytes;
     char *text = tn__buffer_take(&j);
-    tn__file f;
-    if (text && tn__file_begin(&f, r->record, "run")) {
-        tn__file_put(&f, text, bytes);
-        tn__file_commit(&f);
-    }
+    if (text) { tn__file_write_at(r->record, text, bytes, "run"); }
     free(text);
 }

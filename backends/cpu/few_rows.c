@@ -1,12 +1,14 @@
 /* Products with few rows, as a language model needs for one token: each element of w is used so few
  * times that reading w takes all the time. The blocked product (gemm.h) would write a packed copy
- * of w first; here rows of w are read once, as they are, and widened in registers.
+ * of w first; here rows of w are read as they are, and widened in registers. More than
+ * FEW_ROWS rows of x are multiplied in blocks; a strip of w is then read again from the cache.
  *
  * A vector of w becomes as many vectors of f32 as 32 bits hold elements (its phases). For bf16 and
  * f16, phase e has element e of each pair, widened by a shift or a mask; for i8, a quarter of the
  * vector. x is put into that order once:
  *
- *     packed x: for each vector of w, for each phase, for each row of x: a vector of f32
+ *     packed x: for each block, for each vector of w, for each phase, for each row of x: a vector
+ * of f32
  *
  * Where multiplying pairs of bf16 pays (gemm_bf16.c), nothing is widened: a vector of w has
  * one phase, and x is packed as bf16.

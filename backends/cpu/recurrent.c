@@ -94,7 +94,7 @@ INLINE void run_task(const scan *s, const forward_step *at, const tn_cell cell, 
     const int wide = cell == TN_CELL_LSTM ? 4 : cell == TN_CELL_GRU ? 3 : 1;
     int64_t panel = task / s->tiles, tile = task % s->tiles, j = panel * VL,
             from = s->rows * tile / s->tiles, to = s->rows * (tile + 1) / s->tiles;
-    float sums[MOST_ROWS * 4 * VL] __attribute__((aligned(64)));
+    float sums[MOST_ROWS * MOST_WIDE * VL] __attribute__((aligned(64)));
     tile_product((int)(to - from), wide, s->depth, at->h + from * s->units, s->units,
                  s->packed + panel * wide * s->depth * VL, bias + panel * wide * VL, sums);
     for (int64_t b = from; b < to; b++) {

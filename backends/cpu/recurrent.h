@@ -19,8 +19,6 @@
 #include "backends/cpu/vectors.h"
 #include "backends/recurrent.h"
 
-enum { MOST_ROWS = 12 };
-
 /* One pass over the times. */
 typedef struct scan {
     const tn_recurrent *r;

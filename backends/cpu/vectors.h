@@ -8,13 +8,13 @@
 #include "backends/cpu/registers.h"
 #include "backends/cpu/transpose.h"
 
-enum { VL = VBYTES / sizeof(T) };
+enum { VL = VBYTES / sizeof(T), MOST_ROWS = 12, MOST_WIDE = 4 }; /* of a tile: rows, vectors */
 
 typedef T vec __attribute__((vector_size(VBYTES)));
 typedef T vec_any __attribute__((vector_size(VBYTES), aligned(sizeof(T)), may_alias));
 
 /* (rows, vectors VL) */
-typedef vec sum_tile[12][4];
+typedef vec sum_tile[MOST_ROWS][MOST_WIDE];
 
 /* From c, whose rows are `apart`; 0 where it is NULL. */
 INLINE void load_sums(sum_tile sums, const int rows, const int vectors, const T *c, int64_t apart) {
@@ -34,7 +34,7 @@ INLINE void add_product(sum_tile sums, const int rows, const int vectors, int64_
                         const T *restrict a, int64_t a_row, int64_t a_col, const T *restrict b,
                         int64_t b_row, int64_t b_vector) {
     for (int64_t p = 0; p < k; p++, a += a_col, b += b_row) {
-        vec x[4];
+        vec x[MOST_WIDE];
         UNROLL
         for (int v = 0; v < vectors; v++) {
             x[v] = *(const vec_any *)(b + v * b_vector);

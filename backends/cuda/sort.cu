@@ -27,10 +27,16 @@ static cudaError_t sort_pairs(tn__sort *s, int bits, cudaStream_t stream) {
     return error;
 }
 
-tn__sort tn__sort_in(void *memory, int64_t count) {
+/* What CUB needs besides: asked for without memory. */
+static tn__sort sort_of(int64_t count) {
     tn__sort s = {};
     s.count = (uint32_t)count;
     (void)sort_pairs(&s, 64, NULL);
+    return s;
+}
+
+tn__sort tn__sort_in(void *memory, int64_t count) {
+    tn__sort s = sort_of(count);
     s.keys[0] = (uint64_t *)memory;
     s.keys[1] = s.keys[0] + count;
     s.at[0] = (uint32_t *)(s.keys[1] + count);
@@ -40,8 +46,7 @@ tn__sort tn__sort_in(void *memory, int64_t count) {
 }
 
 size_t tn__sort_bytes(int64_t count) {
-    return (size_t)count * 2 * (sizeof(uint64_t) + sizeof(uint32_t)) +
-           tn__sort_in(NULL, count).bytes;
+    return (size_t)count * 2 * (sizeof(uint64_t) + sizeof(uint32_t)) + sort_of(count).bytes;
 }
 
 tn_status tn__sort_run(tn_context *ctx, tn__sort *s, uint64_t limit) {

@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Reading a batch ends when so much has been read, whether it is wanted or not. */
-enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096, BATCHES_A_THREAD = 4 };
+enum { BATCH_BYTES = 1 << 18, BATCH_PARTS = 4096, BATCHES_A_THREAD = 2 };
 
 typedef struct slot {
     bool failed; /* then there is an error instead of a batch */
@@ -108,10 +108,10 @@ static bool encode_pair(const tn__encoders *e, const tn__batch *b, tn__part *p, 
                         tn_ids *ids) {
     int64_t first = ids->count;
     bool done = encode_text(e, b, from, from + p->prompt_bytes, ids) &&
-                (ids->count > first || tn__ids_append(ids, e->how.eot));
+                (ids->count > first || tn__ids_append(ids, e->how.eot, "tokens"));
     p->prompt = ids->count - first;
     return done && encode_text(e, b, from + p->prompt_bytes, from + p->bytes, ids) &&
-           tn__ids_append(ids, e->how.eot);
+           tn__ids_append(ids, e->how.eot, "tokens");
 }
 
 /* Adds to the error where the text comes from, which the tokenizer does not know. */
@@ -197,13 +197,15 @@ tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
     e->corpus = c;
     e->how = how;
     e->size = BATCHES_A_THREAD * how.threads;
+    bool made = true;
     for (int i = 0; i < 2; i++) {
         e->rounds[i] =
             (round){.of = e,
                     .slots = tn__calloc_for((size_t)e->size, sizeof(slot), "tokens"),
                     .threads = tn__calloc_for((size_t)how.threads, sizeof(pthread_t), "tokens")};
+        made = made && e->rounds[i].slots && e->rounds[i].threads;
     }
-    if (tn__pending()) {
+    if (!made) {
         tn__encoders_end(e);
         return NULL;
     }
@@ -215,6 +217,7 @@ tn__encoders *tn__encoders_begin(tn_corpus *c, tn__encoding how) {
 void tn__encoders_end(tn__encoders *e) {
     for (int k = 0; e && k < 2; k++) {
         round *r = &e->rounds[k];
+        __atomic_store_n(&r->next, r->count, __ATOMIC_RELAXED); /* what is left is not encoded */
         end_round(r);
         for (int i = 0; r->slots && i < e->size; i++) {
             free(r->slots[i].batch.parts);

@@ -196,13 +196,13 @@ int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_sc
 
 /* ---- Lists of ids ---------------------------------------------------------------------------- */
 
-bool tn__ids_reserve(tn_ids *ids, int64_t more) {
+bool tn__ids_reserve(tn_ids *ids, int64_t more, const char *operation) {
     int64_t count = ids->count + more;
-    return tn__grow(&ids->ids, count, &ids->capacity, sizeof(*ids->ids), "tokenizer_encode");
+    return tn__grow(&ids->ids, count, &ids->capacity, sizeof(*ids->ids), operation);
 }
 
-bool tn__ids_append(tn_ids *ids, int32_t id) {
-    if (!tn__ids_reserve(ids, 1)) { return false; }
+bool tn__ids_append(tn_ids *ids, int32_t id, const char *operation) {
+    if (!tn__ids_reserve(ids, 1, operation)) { return false; }
     ids->ids[ids->count++] = id;
     return true;
 }

@@ -34,8 +34,8 @@ void tn__bpe_scratch_free(tn__bpe_scratch *s);
  * no memory. */
 int64_t tn__bpe_join(const tn__pairs *p, int32_t *ids, int64_t count, tn__bpe_scratch *s);
 
-/* Reserves memory for `more` ids. False after raising TN_ENOMEM. */
-bool tn__ids_reserve(tn_ids *ids, int64_t more);
-bool tn__ids_append(tn_ids *ids, int32_t id);
+/* Reserves memory for `more` ids, appends one. False after raising TN_ENOMEM. */
+bool tn__ids_reserve(tn_ids *ids, int64_t more, const char *operation);
+bool tn__ids_append(tn_ids *ids, int32_t id, const char *operation);
 
 #endif

@@ -115,7 +115,7 @@ bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn_
     if (bytes > INT32_MAX) {
         return tn__fail(TN_EVALUE, "tokenizer_encode", "a piece of %zu bytes (below 2 GiB)", bytes);
     }
-    if (!tn__ids_reserve(out, (int64_t)bytes)) { return false; }
+    if (!tn__ids_reserve(out, (int64_t)bytes, "tokenizer_encode")) { return false; }
     int32_t *ids = out->ids + out->count;
     for (size_t i = 0; i < bytes; i++) {
         ids[i] = t->of_byte[(unsigned char)text[i]];
@@ -136,7 +136,7 @@ bool tn__encode_piece(const tn_tokenizer *t, const char *text, size_t bytes, tn_
 static bool put_piece(void *user, const char *text, size_t bytes) {
     encoder *e = user;
     const tn__text_entry *known = tn__text_find(&e->t->pieces, text, bytes);
-    return known ? tn__ids_append(e->out, known->value)
+    return known ? tn__ids_append(e->out, known->value, "tokenizer_encode")
                  : tn__encode_piece(e->t, text, bytes, &e->scratch, e->out);
 }
 
@@ -169,7 +169,9 @@ static bool put_found(encoder *e, const char *text, size_t bytes, bool late, put
             at++;
             continue;
         }
-        if (!put(e, text + done, at - done) || !tn__ids_append(e->out, id)) { return false; }
+        if (!put(e, text + done, at - done) || !tn__ids_append(e->out, id, "tokenizer_encode")) {
+            return false;
+        }
         at += e->t->tokens[id].bytes;
         done = at;
     }
@@ -208,7 +210,7 @@ tn_status tn_tokenizer_encode(const tn_tokenizer *t, const char *text, size_t by
 }
 
 static bool put_ids(tn_ids *out, const int32_t *ids, int count) {
-    if (!tn__ids_reserve(out, count)) { return false; }
+    if (!tn__ids_reserve(out, count, "tokenizer_encode")) { return false; }
     memcpy(out->ids + out->count, ids, (size_t)count * sizeof(*ids));
     out->count += count;
     return true;

@@ -24,11 +24,15 @@ static tn_engine *host_engine(const char *name, size_t length, const tn_engine_o
             return engines[i].make(options);
         }
     }
+    char names[80];
+    for (int i = 0, used = 0; i < ENGINES; i++) {
+        used += snprintf(names + used, sizeof(names) - (size_t)used, " %s", engines[i].name);
+    }
     return tn__fail_null(
         TN_EVALUE, NULL,
-        "there is no engine \"%.*s\"; there are local shm gloo, and for tensors on devices "
-        "one of them with +staged or +nccl appended",
-        (int)(length < 40 ? length : 40), name);
+        "there is no engine \"%.*s\"; there are%s, and for tensors on devices one of "
+        "them with +staged or +nccl appended",
+        (int)(length < 40 ? length : 40), name, names);
 }
 
 tn_engine *tn_engine_new(const char *name, const tn_engine_options *options) {

@@ -210,7 +210,7 @@ static tn_status collect_members(const tn__meeting *m, double begin, tn__buffer 
 }
 
 static tn_status announce_members(const tn__meeting *m, double begin) {
-    char failure[768];
+    char failure[1 + sizeof(((tn_error_record *)0)->message)];
     tn__buffer all = {0}; /* grows as they arrive, since most of very many ranks may never arrive */
     tn__buffer_text(&all, "+");
     tn_status status = collect_members(m, begin, &all);

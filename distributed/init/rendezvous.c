@@ -83,7 +83,8 @@ static bool choose_token(ports *p, const tn__environment *e, const char *job, bo
     } else if (found) {
         tn__token_derive(secret, identity, token);
     } else if (e->token_file) {
-        return tn__raise_again(OPERATION, "TERN_TOKEN_FILE") == TN_OK;
+        tn__raise_again(OPERATION, "TERN_TOKEN_FILE");
+        return false;
     } else {
         snprintf(token, sizeof(token), "%.*s", TN__TOKEN - 1, job);
         if (e->rank == 0) { warn_of_guessable(tn__error_why()); }

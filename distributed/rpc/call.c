@@ -222,7 +222,7 @@ static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char
         const char *body = (const char *)reply->body, *none = "it has no memory to say why";
         int bytes = (int)reply->head.bytes;
         tn__raise((tn_status)reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name,
-                  f->to, bytes ? bytes : 99, bytes ? body : none);
+                  f->to, bytes ? bytes : (int)strlen(none), bytes ? body : none);
     }
     return !tn__pending() && tn__values_decode(reply, out);
 }

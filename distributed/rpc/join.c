@@ -74,19 +74,21 @@ static bool admit_rank(joining *j, int fd) {
 }
 
 /* "2, 5": the ranks without a connection; "" if there are none. */
-static const char *name_missing(const tn_rpc *r, char text[400]) {
+enum { MISSING = 400 };
+static const char *name_missing(const tn_rpc *r, char text[MISSING]) {
     size_t length = 0;
     *text = 0;
-    for (int i = r->rank + 1; i < r->ranks && length < 400; i++) {
+    for (int i = r->rank + 1; i < r->ranks && length < MISSING; i++) {
         if (r->peers[i].fd < 0) {
-            length += (size_t)snprintf(text + length, 400 - length, "%s%d", length ? ", " : "", i);
+            length +=
+                (size_t)snprintf(text + length, MISSING - length, "%s%d", length ? ", " : "", i);
         }
     }
     return text;
 }
 
 static bool accept_ranks(joining *j) {
-    char missing[400];
+    char missing[MISSING];
     while (*name_missing(j->rpc, missing)) {
         struct pollfd polled = {.fd = j->listener, .events = POLLIN};
         int left = tn__milliseconds_left(j->meet.deadline);
@@ -124,17 +126,16 @@ static bool dial_rank(joining *j, int to, const tn_store_value *at) {
     int port, fd;
     double pause = FIRST_PAUSE;
     const char *text = at->data;
-    bool again =
-        text && !text[at->bytes - 1] && sscanf(text, "%63s %d %32s", host, &port, salt) == 3;
-    if (!again) { return tn__fail(TN_EPEER, NULL, "rank %d gave no address", to); }
-    while (again) {
-        make_secret(j, salt, secret);
-        tn__dialed dialed = tn__tcp_dial(host, port, secret, j->meet.deadline, &fd, reason);
-        if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) { return true; }
-        again =
-            (dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS) &&
-            tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline);
+    if (!text || text[at->bytes - 1] || sscanf(text, "%63s %d %32s", host, &port, salt) != 3) {
+        return tn__fail(TN_EPEER, NULL, "rank %d gave no address", to);
     }
+    tn__dialed dialed;
+    do {
+        make_secret(j, salt, secret);
+        dialed = tn__tcp_dial(host, port, secret, j->meet.deadline, &fd, reason);
+        if (dialed == TN__DIAL_OURS && enter_rank(j, to, fd, reason)) { return true; }
+    } while ((dialed == TN__DIAL_SILENT || dialed == TN__DIAL_NO_HOST || dialed == TN__DIAL_OURS) &&
+             tn__rest_until(&pause, LONGEST_PAUSE, j->meet.deadline));
     return tn__fail(TN_EPEER, NULL, "rank %d: %s", to, reason);
 }
 

@@ -2,7 +2,7 @@
 #include "io/onnx/graph.h"
 
 #include "core/error.h"
-#include "ops/pool/avg_pool.h"
+#include "ops/pool/pool.h"
 #include "ops/pool/resample.h"
 #include "tern/ops.h"
 

@@ -81,8 +81,9 @@ static void put_check(unsigned char *to, const void *data, size_t bytes) {
 /* Appends the event as a record, and frees it. */
 static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char *operation) {
     unsigned char before[12], after[4];
+    tn_status status = TN_OK;
     if (event->failed) {
-        tn__raise(TN_ENOMEM, operation, "no memory for an event");
+        status = tn__raise(TN_ENOMEM, operation, "no memory for an event");
     } else {
         uint64_t bytes = event->bytes;
         memcpy(before, &bytes, 8);
@@ -95,7 +96,7 @@ static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char
         if (writev(w->fd, parts, 3) == all) {
             w->bytes += all;
         } else {
-            tn__raise(TN_EIO, operation, "%s: %s", w->path, strerror(errno));
+            status = tn__raise(TN_EIO, operation, "%s: %s", w->path, strerror(errno));
             if (ftruncate(w->fd, w->bytes) != 0) { /* half a record would hide all after it */
                 close(w->fd);
                 w->fd = -1;
@@ -103,7 +104,7 @@ static tn_status write_event(tn_summary_writer *w, tn__buffer *event, const char
         }
     }
     tn__buffer_free(event);
-    return tn_error();
+    return status;
 }
 
 static tn__buffer event_now(int64_t step) {
@@ -126,15 +127,24 @@ static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t st
 
 TN__ALIVE_LIST(writers, "writer");
 
-/* Whether there is something to add. One record that is not UTF-8 would hide all that follow:
- * TensorBoard cannot read it. */
-static bool may_add(const tn_summary_writer *w, const char *tag, const char *operation) {
-    if (!w || tn__pending() || !tn__alive_is(&writers, w, operation)) { return false; }
-    if (!tag || !*tag) { return tn__fail(TN_EVALUE, operation, "the tag is NULL or empty"); }
-    if (!tn__is_utf8(tag)) {
-        return tn__fail(TN_EVALUE, operation, "the tag \"%s\" is not UTF-8", tag);
+/* Whether there is something to add; if not, the call returns *status. One record that is not UTF-8
+ * would hide all that follow: TensorBoard cannot read it. */
+static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
+                    tn_status *status) {
+    *status = tn_error();
+    if (!w || *status != TN_OK) { return false; }
+    if (!tn__alive_is(&writers, w, operation)) {
+        *status = tn_error();
+        return false;
     }
-    return w->fd >= 0 || tn__fail(TN_EIO, operation, "%s: half a record was written", w->path);
+    if (!tag || !*tag) {
+        *status = tn__raise(TN_EVALUE, operation, "the tag is NULL or empty");
+    } else if (!tn__is_utf8(tag)) {
+        *status = tn__raise(TN_EVALUE, operation, "the tag \"%s\" is not UTF-8", tag);
+    } else if (w->fd < 0) {
+        *status = tn__raise(TN_EIO, operation, "%s: half a record was written", w->path);
+    }
+    return *status == TN_OK;
 }
 
 static tn__buffer value_of(const char *tag) {
@@ -214,7 +224,8 @@ tn_status tn_summary_flush(tn_summary_writer *w) {
 /* ---- Scalars and texts ----------------------------------------------------------------------- */
 
 tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double value, int64_t step) {
-    if (!may_add(w, tag, "summary_add_scalar")) { return tn_error(); }
+    tn_status status;
+    if (!may_add(w, tag, "summary_add_scalar", &status)) { return status; }
     tn__buffer scalar = value_of(tag);
     tn__message_float(&scalar, VALUE_SIMPLE, (float)value);
     return write_value(w, &scalar, step, "summary_add_scalar");
@@ -222,7 +233,8 @@ tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double va
 
 tn_status tn_summary_add_text(tn_summary_writer *w, const char *tag, const char *text,
                               int64_t step) {
-    if (!may_add(w, tag, "summary_add_text")) { return tn_error(); }
+    tn_status status;
+    if (!may_add(w, tag, "summary_add_text", &status)) { return status; }
     if (!text || !tn__is_utf8(text)) {
         return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is %s", tag,
                          text ? "not UTF-8" : "NULL");
@@ -320,7 +332,8 @@ static tn_tensor *host_values(const tn_tensor *t, tn_dtype dtype) {
 tn_status tn_summary_add_histogram(tn_summary_writer *w, const char *tag, const tn_tensor *values,
                                    int64_t step) {
     static const char operation[] = "summary_add_histogram";
-    if (!may_add(w, tag, operation)) { return tn_error(); }
+    tn_status status;
+    if (!may_add(w, tag, operation, &status)) { return status; }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *x = host_values(values, TN_F64);
@@ -334,10 +347,10 @@ tn_status tn_summary_add_histogram(tn_summary_writer *w, const char *tag, const 
     if (h->number > 0) {
         tn__buffer value = value_of(tag), counts = histogram_message(h);
         tn__message_put(&value, VALUE_HISTOGRAM, &counts);
-        write_value(w, &value, step, operation);
+        status = write_value(w, &value, step, operation);
     }
     free(h);
-    return tn_error();
+    return status;
 }
 
 /* ---- Pictures -------------------------------------------------------------------------------- */
@@ -375,8 +388,9 @@ static bool image_shape(const tn_tensor *t, int64_t *shape) {
 tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_tensor *pixels,
                                int64_t step) {
     static const char operation[] = "summary_add_image";
+    tn_status status;
     int64_t shape[3];
-    if (!may_add(w, tag, operation)) { return tn_error(); }
+    if (!may_add(w, tag, operation, &status)) { return status; }
     if (!pixels || tn_is_inert(pixels) || !image_shape(pixels, shape)) {
         return tn__raise(TN_EVALUE, operation,
                          "%s is %s (a picture is (C, H, W) or (H, W) in u8 or a float dtype, with "

@@ -135,7 +135,7 @@ static tn_status tell_token(tn__sequence *s, int32_t token, const tn_generate_op
 
 tn_status tn__sequence_append(tn__sequence *s, int32_t token, const tn_generate_options *o) {
     meet_token(s, token);
-    if (!tn__ids_append(&s->made.tokens, token) || take_token(s, token, o) != TN_OK) {
+    if (!tn__ids_append(&s->made.tokens, token, "generate") || take_token(s, token, o) != TN_OK) {
         return tn_error();
     }
     return o->on_token ? tell_token(s, token, o) : TN_OK;

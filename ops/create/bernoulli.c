@@ -6,9 +6,8 @@
 tn_tensor *tn_bernoulli(tn_tensor *p) {
     if (!tn__usable(p, "bernoulli")) { return tn_inert(); }
     if (!tn_dtype_is_float(p->dtype)) {
-        tn__raise(TN_EDTYPE, "bernoulli", "p is %s (floating point is needed; cast it)",
-                  tn_dtype_name(p->dtype));
-        return tn_inert();
+        return tn__refused(TN_EDTYPE, "bernoulli", "p is %s (floating point is needed; cast it)",
+                           tn_dtype_name(p->dtype));
     }
     TN_SCOPE;
     TN_NO_GRAD;

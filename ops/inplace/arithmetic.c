@@ -62,8 +62,7 @@ static tn_tensor *unary_in_place(tn_tensor *x, tn_unary f, double k0, double k1,
                                  const char *operation) {
     if (!tn__settable(x, operation)) { return tn_inert(); }
     if (x->dtype == TN_BOOL) {
-        tn__raise(TN_EDTYPE, operation, "x is bool (a number is needed; cast it)");
-        return tn_inert();
+        return tn__refused(TN_EDTYPE, operation, "x is bool (a number is needed; cast it)");
     }
     if (tn__deferred(x)) { return tn__defer_unary(x, f, k0, k1, operation); }
     tn_desc y = tn_desc_of(x);

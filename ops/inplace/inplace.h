@@ -1,5 +1,5 @@
 /* What changing a tensor in place needs: permission, and operands that do not overlap the memory
- * being written. */
+ * being written. Also the fills and draws of new tensors. */
 #ifndef TERN_OPS_INPLACE_H
 #define TERN_OPS_INPLACE_H
 

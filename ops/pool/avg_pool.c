@@ -5,7 +5,7 @@
  *     divisor: the window's number of elements, with or without the padding, or a given number
  *     dx = avg_unpool(dy)
  */
-#include "ops/pool/avg_pool.h"
+#include "ops/pool/pool.h"
 
 #include "core/error.h"
 

@@ -4,7 +4,7 @@
  *     y = sum of x / divisor over the windows that contain the element
  *     dx = avg_pool(dy)
  */
-#include "ops/pool/avg_pool.h"
+#include "ops/pool/pool.h"
 
 #include <string.h>
 

@@ -59,6 +59,9 @@ tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tens
 bool tn__pool_fits(const tn_op_call *c, const int64_t *in);
 bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out);
 
+/* Of avg_pool and its gradient: runs piece, whose job is a tn__pool_job, over all planes. */
+tn_status tn__avg_pool_host(const tn_op_call *c, tn__host_piece *piece);
+
 /* x (N, C, sizes) as (N, C, other sizes), the last args->spatial of size[3]. */
 tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size);
 

@@ -217,7 +217,7 @@ tn_tensor *tn_interpolate(tn_tensor *x, tn_interpolate_options o) {
     }
     if (o.mode == TN_INTERPOLATE_AREA) { return pool_area(x, size); }
     /* no rounding to bf16 or f16 between two dimensions */
-    bool narrow = dtype == TN_BF16 || dtype == TN_F16;
+    bool narrow = tn__is_narrow(dtype);
     tn_tensor *y = narrow ? tn_cast(x, TN_F32) : x;
     for (int i = 0; i < size.ndim; i++) {
         tn__resample_args args = {2 + i,

@@ -94,7 +94,7 @@ static tn_status cumprod_host_backward(const tn_op_back *b) {
                         .dy = tn__lines_along(b->dy[0], dim),
                         .dx = tn__lines_along(b->dx[0], dim),
                         .reverse = args->reverse};
-    TN__SCRATCH(double, before, b->ctx, job.x.count *job.x.length);
+    TN__SCRATCH(double, before, b->ctx, (job.x.count * job.x.length));
     if (!before) { return TN_ENOMEM; }
     job.before = before;
     tn__host_pieces(job.x.count, 4 * job.x.length, cumprod_back_piece, &job);

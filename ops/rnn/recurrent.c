@@ -85,11 +85,8 @@ static tn_desc first_columns(const tn_desc *d, int64_t columns) {
 
 /* The entries compute in f32 or f64. For bf16 and f16 a device's operands become f32 here; on the
  * CPU the engine does that. */
-static bool is_narrow(const tn_desc *x) {
-    return tn__wide_dtype(x->dtype) != x->dtype;
-}
 static bool takes_dtype(const tn_desc *x, const tn_context *ctx) {
-    return !is_narrow(x) || ctx->device.kind != TN_CPU;
+    return !tn__is_narrow(x->dtype) || ctx->device.kind != TN_CPU;
 }
 
 /* ---- Forward --------------------------------------------------------------------------------- */
@@ -104,7 +101,7 @@ static const tn_desc *wide_output(const tn_op_call *c, int i, tn__scratch_pool *
 /* The gates' shares of the input, x w^T + b. bf16 and f16 are summed in f32. */
 static tn_status input_shares(const tn_op_call *c, tn__scratch_pool *p, const tn_desc *shares) {
     const tn_desc *x = c->x[TN__RNN_X], *w = c->x[TN__RNN_W_IH], *b = c->x[TN__RNN_B_IH];
-    if (!is_narrow(x)) { return p->kernels->linear(c->ctx, shares, x, w, b); }
+    if (!tn__is_narrow(x->dtype)) { return p->kernels->linear(c->ctx, shares, x, w, b); }
     tn_desc wt = tn_desc_swap(w, 0, 1), rows, to = tn__desc_stacked(shares),
             left = tn__desc_stacked(x), right = tn__desc_stacked(&wt);
     tn_status status = TN_OK;
@@ -224,7 +221,9 @@ static tn_status run_widened(const tn_op_back *b, tn_recurrent r, tn__scratch_po
         status = read_row_major(p, &wide.x[read[i]], &x[i], TN_F32);
     }
     for (int i = 0; i < TN_OP_INPUTS && status == TN_OK; i++) {
-        if (b->dx[i] && is_narrow(b->dx[i])) { status = widen_gradient(b, i, &wide, p, &dx[i]); }
+        if (b->dx[i] && tn__is_narrow(b->dx[i]->dtype)) {
+            status = widen_gradient(b, i, &wide, p, &dx[i]);
+        }
     }
     r.w = wide.x[TN__RNN_W_HH];
     if (status == TN_OK) { status = run_backward(&wide, r, p); }
@@ -251,7 +250,7 @@ tn_status tn__rnn_backward(const tn_op_back *b) {
                       .gates = b->y[kept],
                       .h_before = b->y[kept + 1],
                       .c_before = args->cell == TN_CELL_LSTM ? b->y[kept + 2] : NULL};
-    return is_narrow(b->x[TN__RNN_X]) ? run_widened(b, r, &p) : run_backward(b, r, &p);
+    return tn__is_narrow(b->x[TN__RNN_X]->dtype) ? run_widened(b, r, &p) : run_backward(b, r, &p);
 }
 
 /* ---- Composition ----------------------------------------------------------------------------- */

@@ -120,7 +120,7 @@ TEST_WITH(test_packed, NULL, temp_clean) {
     expect_said(read_all(open_one(temp_path("nothing.gz"))), "");
 }
 
-/* Cut at every byte, and every byte changed. */
+/* Cut at every byte, with something behind it, and with a wrong checksum. */
 TEST_WITH(test_damaged, NULL, temp_clean) {
     static const char line[] = "{\"text\":\"to be cut\"}\n";
     for (int kind = 0; kind < 2; kind++) {

@@ -140,6 +140,7 @@ static void write_gz(const char *name, const char *text) {
 TEST(what_follows_a_compressed_table) {
     const char *path = temp_path("t.csv.gz");
     write_gz("t.csv.gz", "a,b\n1,x\n");
+    check_threads(tn_csv_dataset(path, tn_csv_defaults()));
     size_t bytes;
     unsigned char *gz = temp_read(path, &bytes);
     enum { PADDED = 200000 };

@@ -1,6 +1,7 @@
 /* Unusual programs, on public headers only: what users write beyond "a batch in, a loss out".
  *
  *   a recurrent net              whose state is in buffers between the calls
+ *   attention under a mask       padding that is masked
  *   a gradient penalty           a loss made of a gradient
  */
 #include <math.h>
@@ -43,6 +44,39 @@ TEST(lstm_keeps_its_state) {
     assert_non_null(tn_grad_of(m.net->weights[0].weight_hh));
     assert_int_equal(tn_module_count(&m), 20 * 3 + 20 * 5 + 2 * 20);
     tn_module_finish(&m);
+}
+
+/* ---- Attention with a mask ------------------------------------------------------------------- */
+
+/* A sequence of 4 padded to 6 under a mask: its first 4 results and all gradients are those of the
+ * sequence alone. */
+TEST(padding_behind_a_mask) {
+    enum { T = 4, PADDED = 6, C = 8 };
+    tn_block block;
+    tn_block_options o = tn_block_defaults();
+    o.heads = 2;
+    o.causal = false;
+    tn_block_init(&block, C, o);
+    tn_tensor *x = tn_randn(TN_DIMS(1, T, C), TN_F32),
+              *noise = tn_randn(TN_DIMS(1, PADDED - T, C), TN_F32);
+    tn_tensor *parts[2] = {x, noise}, *padded = tn_cat(parts, 2, 1);
+    /* (PADDED): keys below T */
+    tn_tensor *seen = tn_lt(tn_arange(0, PADDED, 1, TN_F32), tn_scalar(T, TN_F32));
+    tn_tensor *mask = tn_reshape(seen, TN_DIMS(1, 1, 1, PADDED));
+
+    tn_tensor *alone = tn_call(&block, x);
+    tn_backward(tn_sum_all(tn_square(alone)));
+    tn_tensor *want = tn_copy(tn_grad_of(block.attn.c_attn.weight));
+    tn_module_zero_grad(&block);
+    tn_tensor *masked =
+        tn_narrow(tn_call_values(&block, tn_values_of(padded, mask), NULL).v[0], 1, 0, T);
+    tn_backward(tn_sum_all(tn_square(masked)));
+    {
+        TN_NO_GRAD;
+        assert_true(tn_all_close(masked, alone, 1e-5, 1e-5));
+        assert_true(tn_all_close(tn_grad_of(block.attn.c_attn.weight), want, 1e-4, 1e-4));
+    }
+    tn_module_finish(&block);
 }
 
 /* ---- A gradient penalty (Gulrajani et al. 2017, arXiv:1704.00028) ---------------------------- */

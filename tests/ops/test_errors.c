@@ -114,6 +114,7 @@ TEST(condition_errors) {
     refused(tn_where(B(2), F(2), F(3)));
     refused(tn_where(B(3), F(2), F(2)));
     refused(tn_masked_fill(F(2), F(2), 0.0));
+    refused(tn_masked_fill(tn_zeros(TN_DIMS(2), TN_I32), B(2), 1e12));
     refused(tn_masked_fill(F(2, 3), B(2), 0.0));
     refused(tn_masked_fill(F(3), B(2, 3), 0.0));
     refused(tn_masked_fill(I(2), B(2), NAN));
@@ -198,6 +199,7 @@ TEST(shape_errors) {
 TEST(rearrangement_errors) {
     tn_tensor *x = F(2, 3);
     refused(tn_flip(x, TN_DIMS(2)));
+    refused(tn_pad(tn_zeros(TN_DIMS(2), TN_U8), TN_DIMS(1, 1), TN_PAD_CONSTANT, -1.0));
     refused(tn_flip(x, TN_DIMS(0, -2)));
     refused(tn_roll(x, TN_DIMS(1), TN_DIMS(2)));
     refused(tn_roll(x, TN_DIMS(1), TN_DIMS(INT64_C(1) << 40)));

@@ -25,6 +25,13 @@ class Namespaces:
         self.addresses = [f"10.{77 + UNIQUE // 256 % 100}.{UNIQUE % 256}.{end}" for end in (1, 2)]
         atexit.register(self.remove)
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # a runner's time-out
+        try:
+            self._join()
+        except OSError:
+            self.remove()
+            raise
+
+    def _join(self):
         for name in self.names:
             ip("netns", "add", name)
             ip("-n", name, "link", "set", "lo", "up")

@@ -2,7 +2,7 @@
 """A rank of 11_gpt2 is killed under `tern run`: the job goes on from memory, which is newer than the checkpoint, and its losses and
 checkpoints are those of an undisturbed run. Where memory is damaged, it goes on from the checkpoint, and the other way round; where
 there is none, or it is full, the run says so and goes on. Whatever happens to the launcher, nothing stays in memory."""
-import glob, pathlib, re, signal, subprocess, tempfile
+import glob, pathlib, re, subprocess, tempfile
 
 from runs import check, helpers, make_folder, outcome, run, small_gpt2, until
 
@@ -63,8 +63,10 @@ def nothing_stays(top):
     with subprocess.Popen(small_gpt2(2, *SETTINGS, "--memory-every", "1", "--steps", "100000"), cwd=make_folder(top, "launcher"),
                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as launcher:
         ours = f"/dev/shm/tern-{launcher.pid}-*"
-        until(lambda: glob.glob(ours + "/*/step-*/index.json"), "nothing was saved in memory")
-        launcher.send_signal(signal.SIGKILL)
+        try:
+            until(lambda: glob.glob(ours + "/*/step-*/index.json"), "nothing was saved in memory")
+        finally:
+            launcher.kill()
     until(lambda: not glob.glob(ours), f"something is left at {ours}")
 
 

@@ -53,20 +53,22 @@ static void run_search(tn_search_options o, int most, calls *c) {
     silence before = silence_begin();
     tn_search *search = make_search(o, &s);
     c->count = 0;
+    bool has_folder = true;
     while (c->count < most && tn_search_next(search)) {
         c->trial[c->count] = tn_search_trial(search);
         c->steps[c->count] = tn_search_steps(search);
         c->with[c->count++] = s;
         struct stat about;
-        assert_int_equal(stat(tn_search_folder(search), &about), 0);
+        has_folder = has_folder && stat(tn_search_folder(search), &about) == 0;
         double off = o.grid ? (double)s.width + (*s.kind == 'a') : fabs(log10(s.lr) + 2);
         tn_search_report(search, off);
     }
     bool found = tn_search_best(search);
     c->best = s;
     c->status = tn_search_end(search);
-    assert_true(!found || s.lr == c->best.lr); /* the best settings stay */
     silence_end(before);
+    assert_true(has_folder);
+    assert_true(!found || s.lr == c->best.lr); /* the best settings stay */
     assert_int_equal(tn_error(), TN_OK);
 }
 

@@ -97,16 +97,14 @@ static void put_index(const tn__manifest *m, const char *metadata, tn__buffer *j
 
 static bool write_index(tn_saver *s) {
     tn__buffer j = {.operation = s->operation};
-    tn__file file;
     char *path = tn__step_path(s->folder, s->step, true, TN__INDEX_NAME, s->operation);
     put_index(&s->manifest, s->metadata, &j);
     if (j.bytes > TN__INDEX_MOST) { /* the step could not be loaded */
         tn__raise(TN_EUNSUPPORTED, s->operation,
                   "the index of %d pieces has %zu bytes (at most %d)", s->manifest.count, j.bytes,
                   TN__INDEX_MOST);
-    } else if (path && !j.failed && tn__file_begin(&file, path, s->operation)) {
-        tn__file_put(&file, j.at, j.bytes);
-        tn__file_commit(&file);
+    } else if (path && !j.failed) {
+        tn__file_write_at(path, j.at, j.bytes, s->operation);
     }
     free(path);
     tn__buffer_free(&j);

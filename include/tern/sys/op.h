@@ -338,10 +338,6 @@ static inline tn_spec tn_spec_real(tn_dims dims, double low, double high) {
     tn_spec spec = {TN_SPEC_REAL, dims, low, high, NULL};
     return spec;
 }
-static inline tn_spec tn_spec_distinct(tn_dims dims, double low, double high) {
-    tn_spec spec = {TN_SPEC_DISTINCT, dims, low, high, NULL};
-    return spec;
-}
 static inline tn_spec tn_spec_index(tn_dims dims, int64_t n) {
     tn_spec spec = {TN_SPEC_INDEX, dims, 0.0, (double)n, NULL};
     return spec;
