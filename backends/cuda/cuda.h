@@ -77,6 +77,7 @@ tn_status tn__cuda_launched(tn_context *ctx, const char *kernel);
 typedef struct tn__cuda_mark {
     int index;
     cudaEvent_t event;
+    bool beside; /* of a stream beside the compute stream: who waits for it takes no fault */
 } tn__cuda_mark;
 
 /* A mark after everything queued so far in a stream of this device; NULL after a note. */

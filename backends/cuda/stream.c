@@ -43,7 +43,9 @@ tn_status tn__cuda_stream_join(void *opaque, void *mark) {
 
 void *tn__cuda_stream_mark(void *opaque) {
     const stream *s = opaque;
-    return tn__cuda_mark_in(s->index, s->cuda);
+    tn__cuda_mark *mark = tn__cuda_mark_in(s->index, s->cuda);
+    if (mark) { mark->beside = true; }
+    return mark;
 }
 
 tn_status tn__cuda_stream_copy(void *opaque, void *to, const void *from, size_t bytes) {

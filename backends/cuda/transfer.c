@@ -119,6 +119,7 @@ tn__cuda_mark *tn__cuda_mark_in(int index, cudaStream_t stream) {
         mark = NULL;
     }
     tn__cuda_leave(previous);
+    if (mark) { mark->base.beside = false; }
     return mark ? &mark->base : NULL;
 }
 
@@ -149,8 +150,8 @@ tn_status tn__cuda_mark_wait(void *mark) {
     if (!tn__cuda_device_at(m->index)) { return TN_EDEVICE; }
     tn__cuda_own *own = tn__cuda_own_at(m->index);
     tn_status status = tn__cuda_check(cudaEventSynchronize(m->event), "waiting for a mark");
-    return status == TN_OK && tn__cuda_unsettled(own) ? tn__cuda_settle(own, "waiting for a mark")
-                                                      : status;
+    bool settles = status == TN_OK && !m->beside && tn__cuda_unsettled(own);
+    return settles ? tn__cuda_settle(own, "waiting for a mark") : status;
 }
 
 tn_status tn__cuda_mark_join(int index, void *mark) {

@@ -433,6 +433,19 @@ TEST_WITH(test_a_bad_index_comes_late, no_error, NULL) {
     assert_int_equal(table->mark_wait(mark), TN_EINDEX);
     assert_non_null(strstr(table->reason(), "index 4 at position 2"));
     table->mark_free(mark);
+
+    /* A loader's thread that waits for its copies takes no fault from who trains. */
+    void *stream = table->stream_new(0), *now;
+    assert_int_equal(gather_wrongly(5), TN_OK);
+    now = table->mark(0);
+    assert_int_equal(table->stream_join(stream, now), TN_OK);
+    mark = table->stream_mark(stream);
+    assert_int_equal(table->mark_wait(mark), TN_OK);
+    assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_EINDEX);
+    assert_error(TN_EINDEX, "index 5 at position 2");
+    table->mark_free(mark);
+    table->mark_free(now);
+    table->stream_free(stream);
     assert_int_equal(gather_wrongly(3), TN_OK);
     assert_int_equal(tn_device_synchronize(tn_cuda(0)), TN_OK);
 }

@@ -78,7 +78,8 @@ typedef struct tn_device_table {
     void (*stream_free)(void *stream); /* when its queued work is done */
     /* later work in the stream waits for the mark */
     tn_status (*stream_join)(void *stream, void *mark);
-    void *(*stream_mark)(void *stream); /* like mark, in this stream */
+    /* Like mark, in this stream; mark_wait of it leaves failed kernels to who waits for them. */
+    void *(*stream_mark)(void *stream);
     /* Queues a copy between its device and page-locked host memory, which must not change until it
      * is done. */
     tn_status (*stream_copy)(void *stream, void *to, const void *from, size_t bytes);
