@@ -12,6 +12,7 @@
 #include "tools/run.h"
 
 #include "core/plain_text.h"
+#include "distributed/init/environment.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -26,8 +27,6 @@
 
 /* A process that still exists this long after SIGKILL hangs in the kernel. */
 static const double unkillable_seconds = 10;
-
-enum { MOST_VARIABLES = 32 }; /* of our own in a rank's environment */
 
 /* ---- The program ----------------------------------------------------------------------------- */
 
@@ -72,62 +71,38 @@ char *find_program(const char *name) {
 
 /* ---- The environment of a rank --------------------------------------------------------------- */
 
-/* A launcher that is itself a rank does not pass these on. */
-static bool is_inherited(const char *entry) {
-    static const char *const own[] = {"TERN_MEMORY_DIR=", "TERN_COMMAND=", "TERN_PROGRESS="};
-    bool found = false;
-    for (size_t i = 0; i < sizeof(own) / sizeof(*own); i++) {
-        found = found || strncmp(entry, own[i], strlen(own[i])) == 0;
-    }
-    return !found;
+/* Without a value the rank has no such variable, even if the launcher, itself a rank, has one. */
+static void put_variable(tn__buffer *to, const char *name, const char *value) {
+    tn__buffer_format(to, value ? "%s=%s%c" : "%s%s%c", name, value ? value : "", 0);
 }
 
-/* Puts NAME=VALUE into the list, in the place of the variable's older value. */
-static void set_variable(char **list, char *entry) {
-    size_t name = strcspn(entry, "=") + 1;
-    while (*list && strncmp(*list, entry, name) != 0) {
-        list++;
-    }
-    free(*list);
-    *list = entry;
-}
-
-/* The launcher's environment with the rank's own variables (distributed/init/environment.c reads
- * them). */
-static char **worker_environment(const workers *w, const run_options *o, const run_round *r,
-                                 int local, const char *folder, int columns) {
-    extern char **environ;
-    int count = 0, n = 0;
-    while (environ[count]) {
-        count++;
-    }
-    char **list = memory_new((size_t)count + MOST_VARIABLES, sizeof(*list));
-    for (int i = 0; i < count; i++) {
-        if (is_inherited(environ[i])) { list[n++] = text_new("%s", environ[i]); }
-    }
-    set_variable(list, text_new("RANK=%d", r->first + local));
-    set_variable(list, text_new("LOCAL_RANK=%d", local));
-    set_variable(list, text_new("WORLD_SIZE=%d", r->world));
-    set_variable(list, text_new("LOCAL_WORLD_SIZE=%d", r->local));
-    set_variable(list, text_new("GROUP_RANK=%d", r->node));
-    set_variable(list, text_new("GROUP_WORLD_SIZE=%d", r->nodes));
-    set_variable(list, text_new("MASTER_ADDR=%s", o->host));
-    set_variable(list, text_new("MASTER_PORT=%d", r->port));
-    set_variable(list, text_new("TERN_TOKEN=%s", o->token));
-    set_variable(list, text_new("TERN_STORE=agent")); /* rank 0 need not serve it */
-    set_variable(list, text_new("TERN_RUN_ID=%s", o->node.run_id));
-    set_variable(list, text_new("TERN_RESTART_COUNT=%d", r->restarts));
-    set_variable(list, text_new("TORCHELASTIC_RESTART_COUNT=%d", r->restarts));
-    set_variable(list, text_new("TORCHELASTIC_MAX_RESTARTS=%d", o->max_restarts));
-    set_variable(list, text_new("TORCHELASTIC_RUN_ID=%s", o->node.run_id));
-    set_variable(list, text_new("%s", w->guard.marker));
-    if (w->memory) { set_variable(list, text_new("TERN_MEMORY_DIR=%s", w->memory)); }
-    if (o->command) { set_variable(list, text_new("TERN_COMMAND=%s", o->command)); }
-    if (folder) { set_variable(list, text_new("TERN_FLIGHT_DIR=%s", folder)); }
-    if (r->first + local == 0 && columns > 0) {
-        set_variable(list, text_new("TERN_PROGRESS=%d", columns));
-    }
-    return list;
+/* What is laid over the launcher's environment; distributed/init/environment.c reads it. */
+static tn__buffer rank_settings(const workers *w, const run_options *o, const run_round *r,
+                                int local, const char *folder, int columns) {
+    char width[16];
+    tn__buffer b = {0};
+    tn__buffer_format(&b, "RANK=%d%c", r->first + local, 0);
+    tn__buffer_format(&b, "LOCAL_RANK=%d%c", local, 0);
+    tn__buffer_format(&b, "WORLD_SIZE=%d%c", r->world, 0);
+    tn__buffer_format(&b, "LOCAL_WORLD_SIZE=%d%c", r->local, 0);
+    tn__buffer_format(&b, "GROUP_RANK=%d%c", r->node, 0);
+    tn__buffer_format(&b, "GROUP_WORLD_SIZE=%d%c", r->nodes, 0);
+    tn__buffer_format(&b, "MASTER_ADDR=%s%c", o->host, 0);
+    tn__buffer_format(&b, "MASTER_PORT=%d%c", r->port, 0);
+    tn__buffer_format(&b, "TERN_TOKEN=%s%c", o->token, 0);
+    tn__buffer_format(&b, "TERN_STORE=agent%c", 0); /* rank 0 need not serve it */
+    tn__buffer_format(&b, "TERN_RUN_ID=%s%c", o->node.run_id, 0);
+    tn__buffer_format(&b, "TERN_RESTART_COUNT=%d%c", r->restarts, 0);
+    tn__buffer_format(&b, "TORCHELASTIC_RESTART_COUNT=%d%c", r->restarts, 0);
+    tn__buffer_format(&b, "TORCHELASTIC_MAX_RESTARTS=%d%c", o->max_restarts, 0);
+    tn__buffer_format(&b, "TORCHELASTIC_RUN_ID=%s%c", o->node.run_id, 0);
+    tn__buffer_format(&b, "%s%c", w->guard.marker, 0);
+    put_variable(&b, "TERN_MEMORY_DIR", w->memory);
+    put_variable(&b, "TERN_COMMAND", o->command);
+    snprintf(width, sizeof(width), "%d", columns);
+    put_variable(&b, "TERN_PROGRESS", r->first + local == 0 && columns > 0 ? width : NULL);
+    if (folder) { tn__buffer_format(&b, "TERN_FLIGHT_DIR=%s%c", folder, 0); }
+    return b;
 }
 
 /* Makes DIR/ID/attempt_K/RANK; NULL when none is wanted, or on failure. */
@@ -214,7 +189,9 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
     worker *one = &w->list[nth];
     *one = (worker){.rank = r->first + nth, .began = tn__now()};
     char *folder = log_folder(o, r, one->rank, out);
-    char **env = worker_environment(w, o, r, nth, folder, output_columns(out));
+    tn__buffer settings = rank_settings(w, o, r, nth, folder, output_columns(out));
+    char **env = tn__environment_with(&settings);
+    memory_needed(env != NULL);
     int ends[2];
     pid_t launcher = getpid();
     bool opened = output_open(out, one->rank, folder, ends);
@@ -235,9 +212,7 @@ static void start_one(workers *w, const run_options *o, const run_round *r, int 
         close(ends[0]);
         close(ends[1]);
     }
-    for (char **entry = env; *entry; entry++) {
-        free(*entry);
-    }
+    tn__buffer_free(&settings);
     free(env);
     free(folder);
 }

@@ -1,6 +1,7 @@
 #include "distributed/init/environment.h"
 
 #include "core/error.h"
+#include "core/memory.h"
 #include "distributed/init/nodelist.h"
 #include "distributed/store/ports.h"
 #include "distributed/store/store.h"
@@ -424,4 +425,39 @@ bool tn__environment_read(const char *const *variables, int64_t parent, tn__envi
                                                       : n->launcher;
     return read_ranks(&r, n) && read_number(&r, restarts, 0, INT32_MAX, &e->restarts) &&
            read_place(&r, n);
+}
+
+/* ---- What another program is given ----------------------------------------------------------- */
+
+char *tn__string_after(const tn__buffer *from, char *at) {
+    char *next = at ? at + strlen(at) + 1 : from->at;
+    return next < from->at + from->bytes ? next : NULL;
+}
+
+/* Whether one of the settings is for the variable "NAME=VALUE". */
+static bool is_laid_over(const tn__buffer *settings, const char *variable) {
+    bool found = false;
+    for (char *setting = NULL; !found && (setting = tn__string_after(settings, setting));) {
+        size_t length = strcspn(setting, "=");
+        found = strncmp(setting, variable, length) == 0 && variable[length] == '=';
+    }
+    return found;
+}
+
+char **tn__environment_with(const tn__buffer *settings) {
+    extern char **environ;
+    size_t count = 0, kept = 0;
+    while (environ[count]) {
+        count++;
+    }
+    char **list = settings->failed ? NULL
+                                   : tn__calloc_for(count + settings->bytes + 1, sizeof(*list),
+                                                    settings->operation);
+    for (size_t i = 0; list && i < count; i++) {
+        if (!is_laid_over(settings, environ[i])) { list[kept++] = environ[i]; }
+    }
+    for (char *setting = NULL; list && (setting = tn__string_after(settings, setting));) {
+        if (strchr(setting, '=')) { list[kept++] = setting; }
+    }
+    return list;
 }

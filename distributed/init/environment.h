@@ -4,6 +4,7 @@
 #ifndef TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 #define TERN_DISTRIBUTED_INIT_ENVIRONMENT_H
 
+#include "core/buffer.h"
 #include "distributed/init/token.h"
 
 enum {
@@ -66,6 +67,14 @@ TN_API bool tn__environment_sagemaker(const char *const *variables, tn__sagemake
 
 /* The value; NULL if unset or empty. */
 TN_API const char *tn__variable(const char *const *variables, const char *name);
+
+/* The string after `at`, each ending with 0; NULL: the first one. NULL: there is none. */
+TN_API char *tn__string_after(const tn__buffer *from, char *at);
+
+/* This process's variables for execve, with settings laid over them, strings that end with 0:
+ * "NAME=VALUE" sets one, "NAME" takes it away. The list is the caller's, its strings are not. NULL
+ * if the settings have failed, or after raising. */
+TN_API char **tn__environment_with(const tn__buffer *settings);
 
 /* Whether a host's name means this host. */
 TN_API bool tn__host_is_near(const char *host);

@@ -4,6 +4,7 @@
 
 #include "tests/support/test.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 enum { PARENT = 4711 };
@@ -446,4 +447,31 @@ PLAIN_TEST(test_ports) {
     }
     e = read_env(ENV(TWO, PORTS, "MASTER_PORT=30007", "TORCHELASTIC_USE_AGENT_STORE=True"));
     assert_true(e.port == 30007 && e.port_taken);
+}
+
+/* What another program is started with: "NAME=VALUE" sets a variable, "NAME" takes it away. */
+TEST(test_settings_over_the_environment) {
+    static const char settings[] = "TERN_TEST_A=2\0TERN_TEST_B\0TERN_TEST_C=4";
+    tn__buffer b = {.operation = "test"};
+    setenv("TERN_TEST_A", "1", 1);
+    setenv("TERN_TEST_B", "1", 1);
+    setenv("TERN_TEST_AB", "1", 1);
+    assert_true(tn__buffer_add(&b, settings, sizeof(settings)));
+    char **list = tn__environment_with(&b);
+    assert_non_null(list);
+    const char *const *variables = (const char *const *)list;
+    assert_string_equal(tn__variable(variables, "TERN_TEST_A"), "2");
+    assert_null(tn__variable(variables, "TERN_TEST_B"));
+    assert_string_equal(tn__variable(variables, "TERN_TEST_AB"), "1");
+    assert_string_equal(tn__variable(variables, "TERN_TEST_C"), "4");
+    int given = 0;
+    for (char **entry = list; *entry; entry++) {
+        given += strncmp(*entry, "TERN_TEST_A=", strlen("TERN_TEST_A=")) == 0;
+    }
+    assert_int_equal(given, 1);
+    free(list);
+    tn__buffer_free(&b);
+    unsetenv("TERN_TEST_A");
+    unsetenv("TERN_TEST_B");
+    unsetenv("TERN_TEST_AB");
 }

@@ -111,18 +111,6 @@ static void put_string(tn__buffer *to, const char *text) {
     tn__buffer_add(to, text, strlen(text) + 1);
 }
 
-/* The string after `at`, each ending with 0; NULL: the first one. NULL: there is none. */
-static char *next_string(const tn__buffer *from, char *at) {
-    char *next = at ? at + strlen(at) + 1 : from->at;
-    return next < from->at + from->bytes ? next : NULL;
-}
-
-/* A list with room for all strings of the buffer, `more`, and the NULL at its end. NULL after
- * raising. */
-static char **new_list(const tn__buffer *from, size_t more) {
-    return from->failed ? NULL : tn__calloc_for(from->bytes + more + 1, sizeof(char *), "search");
-}
-
 /* The launcher that has started this process, as it says in its marker "PID-…": else the one that
  * PATH has, found by env. And this program, by its path: the launcher would look for a name in
  * PATH. */
@@ -151,9 +139,11 @@ static bool make_arguments(launch *l, int64_t ranks) {
     }
     if (line && first < bytes) { tn__buffer_add(&l->words, line + first, bytes - first); }
     free(line);
-    l->arguments = line ? new_list(&l->words, 0) : NULL;
+    if (line && !l->words.failed) { /* more room than they need */
+        l->arguments = tn__calloc_for(l->words.bytes + 1, sizeof(char *), "search");
+    }
     size_t count = 0;
-    for (char *word = NULL; l->arguments && (word = next_string(&l->words, word));) {
+    for (char *word = NULL; l->arguments && (word = tn__string_after(&l->words, word));) {
         l->arguments[count++] = word;
     }
     l->path = ranks > 1 && l->arguments ? l->arguments[0] : "/proc/self/exe";
@@ -229,39 +219,15 @@ static void put_settings(tn__buffer *to, const tn_search *s, int64_t trial, int 
     }
 }
 
-/* Whether one of the settings is for the variable "NAME=VALUE". */
-static bool is_set(const tn__buffer *settings, const char *variable) {
-    bool found = false;
-    for (char *setting = NULL; !found && (setting = next_string(settings, setting));) {
-        size_t length = strcspn(setting, "=");
-        found = strncmp(setting, variable, length) == 0 && variable[length] == '=';
-    }
-    return found;
-}
-
-static bool make_environment(launch *l) {
-    size_t count = 0, kept = 0;
-    while (environ[count]) {
-        count++;
-    }
-    l->environment = new_list(&l->settings, count);
-    for (size_t i = 0; l->environment && i < count; i++) {
-        if (!is_set(&l->settings, environ[i])) { l->environment[kept++] = environ[i]; }
-    }
-    for (char *setting = NULL; l->environment && (setting = next_string(&l->settings, setting));) {
-        if (strchr(setting, '=')) { l->environment[kept++] = setting; }
-    }
-    return l->environment != NULL;
-}
-
 /* For the trial's next rung. False after raising; call launch_free in any case. */
 static bool launch_make(launch *l, const tn_search *s, int64_t trial, int slot, int lock) {
     *l = (launch){.words.operation = "search", .settings.operation = "search"};
     char *folder = tn__search_trial_folder(s, trial);
     if (folder && tn__folder_make(folder, "search")) {
         put_settings(&l->settings, s, trial, slot, lock, folder);
-        bool made = make_arguments(l, s->options.ranks) && make_environment(l);
-        l->output = made ? tn__folder_path(folder, "output.txt", "search") : NULL;
+        bool made = make_arguments(l, s->options.ranks);
+        l->environment = made ? tn__environment_with(&l->settings) : NULL;
+        l->output = l->environment ? tn__folder_path(folder, "output.txt", "search") : NULL;
     }
     free(folder);
     return l->output != NULL;
