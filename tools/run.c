@@ -126,24 +126,12 @@ static void take_interrupt(launcher *l, int signal) {
 static void take_signals(launcher *l) {
     struct signalfd_siginfo info;
     while (read(l->signals, &info, sizeof(info)) == sizeof(info)) {
-        switch (info.ssi_signo) {
-        case SIGCHLD:
-            break; /* each turn looks for ended ranks anyway */
-        case SIGUSR1:
-        case SIGUSR2:
-            workers_signal(&l->workers, (int)info.ssi_signo);
-            break;
-        default:
-            take_interrupt(l, (int)info.ssi_signo);
-            break;
+        int signal = (int)info.ssi_signo;
+        if (signal == SIGUSR1 || signal == SIGUSR2) {
+            workers_signal(&l->workers, signal, false);
+        } else if (signal != SIGCHLD) { /* each turn looks for ended ranks anyway */
+            take_interrupt(l, signal);
         }
-    }
-}
-
-static void take_orders(launcher *l) {
-    for (order *o; (o = agent_order(l->agent));) {
-        obey_order(l, o);
-        order_free(o);
     }
 }
 
@@ -219,7 +207,9 @@ static void main_loop(launcher *l) {
         poll(fds, 2, l->phase == RUNNING || l->phase == WAITING ? 200 : 20);
         take_signals(l);
         look_after_ranks(l); /* before the orders, so that a failure here counts as one */
-        take_orders(l);
+        for (order *o; (o = agent_order(l->agent)); order_free(o)) {
+            obey_order(l, o);
+        }
     } while (!may_end(l));
 }
 

@@ -131,19 +131,11 @@ void workers_tick(workers *w, double grace, output *out);
 bool workers_gone(workers *w);
 /* The first that failed; NULL if none did. */
 const worker *workers_first_failure(const workers *w);
-/* Passes a signal on to the ranks themselves. */
-void workers_signal(const workers *w, int signal);
+/* Sends the ranks a signal, themselves or with all that they have started (their groups). */
+void workers_signal(const workers *w, int signal, bool groups);
 void workers_finish(workers *w);
 
 /* ---- Output (run_output.c) ------------------------------------------------------------------- */
-
-/* How much of each rank's stderr is kept for a report. */
-enum { TAIL_LINES = 20, TAIL_BYTES = 1 << 14 };
-
-typedef struct tail {
-    size_t length;
-    char text[TAIL_BYTES];
-} tail;
 
 output *output_new(void);
 /* The columns that a rank's progress line may have; 0: none is shown. */
@@ -157,8 +149,8 @@ void output_say(output *o, const char *format, ...) TN_PRINTF(2, 3);
 void output_forget(output *o);
 /* Whether all output of ended ranks has been read (not necessarily written). */
 bool output_read(output *o);
-/* Copies the last bytes of a rank's stderr, without line ends at the end. */
-void output_tail(output *o, int rank, tail *t);
+/* The last bytes of a rank's stderr, without line ends at the end; the caller frees the buffer. */
+tn__buffer output_tail(output *o, int rank);
 /* Call after the last rank: the thread ends when all is written. Then output_ended is true. */
 void output_end(output *o);
 bool output_ended(output *o);

@@ -173,20 +173,15 @@ static void take_endpoint(const char *text) {
 
 /* ---- All together ---------------------------------------------------------------------------- */
 
-/* As for ranks, an empty variable counts as unset. */
-static const char *variable_of(const char *name) {
-    const char *text = getenv(name);
-    return text && *text ? text : NULL;
-}
-
 /* Anyone with the token may join. If none is given, a job on one host makes a random one; on
  * several it takes the user's own, which is the same wherever the home is shared. Of a secret in a
  * file the ranks see only what is derived from it for this job. */
 static void choose_token(void) {
     run_options *o = &asked;
+    const char *const *variables = (const char *const *)environ;
     char secret[TN__TOKEN];
-    const char *text = token ? token : variable_of("TERN_TOKEN"), *file = token_file;
-    if (!file && !text) { file = variable_of("TERN_TOKEN_FILE"); }
+    const char *text = token ? token : tn__variable(variables, "TERN_TOKEN"), *file = token_file;
+    if (!file && !text) { file = tn__variable(variables, "TERN_TOKEN_FILE"); }
     if (token && token_file) {
         tn_options_refuse("--token and --token-file are alternatives: give one");
     }
@@ -256,7 +251,6 @@ static void choose_place(void) {
 /* Refuses to start a separate job on each of several hosts by mistake; says that the other hosts of
  * a batch job stay idle. */
 static void check_hosts(void) {
-    extern char **environ;
     char text[TN__SEVERAL];
     const char *const *variables = (const char *const *)environ;
     if (given.min_nodes || given.standalone) { return; }
@@ -393,13 +387,12 @@ static const char *variable_for(const tn_option *row) {
     for (char *c = name; *c; c++) {
         *c = (char)(*c == '-' ? '_' : toupper((unsigned char)*c));
     }
-    const char *value = getenv(name);
+    const char *value = tn__variable((const char *const *)environ, name);
     free(name);
     return value;
 }
 
 static int add_sagemaker(char **words) {
-    extern char **environ;
     tn__sagemaker s;
     if (!tn__environment_sagemaker((const char *const *)environ, &s) || s.hosts < 2) { return 0; }
     int count = 0;
@@ -420,7 +413,7 @@ static char **environment_words(char *command, int *count) {
     *count = 1;
     for (const tn_option *row = taken; row->name || row->help || row->value; row++) {
         const char *value = row->name ? variable_for(row) : NULL;
-        if (value && *value && !row->flag) {
+        if (value && !row->flag) {
             words[(*count)++] = text_new("--%s=%s", row->name, value);
         } else if (value && strcmp(value, "1") == 0) { /* torchrun's way to give a flag */
             words[(*count)++] = text_new("--%s", row->name);

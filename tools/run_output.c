@@ -32,6 +32,7 @@ enum {
     /* longer lines are shown in pieces, so that none holds up other ranks' */
     LONGEST_LINE = 1 << 20,
     EVENTS_AT_ONCE = 64,
+    TAIL_BYTES = 1 << 14, /* of each rank's stderr, for a report */
 };
 
 static const char *const stream_names[] = {"stdout", "stderr"};
@@ -408,21 +409,19 @@ bool output_read(output *o) {
     return done;
 }
 
-void output_tail(output *o, int rank, tail *t) {
-    t->length = 0;
+tn__buffer output_tail(output *o, int rank) {
+    tn__buffer b = {0};
     pthread_mutex_lock(&o->lock);
     const source *s = o->sources;
     while (s && !(s->rank == rank && s->stream == 1)) {
         s = s->next;
     }
-    if (s) {
-        t->length = s->tail_bytes;
-        memcpy(t->text, s->tail, s->tail_bytes);
-    }
+    if (s) { memory_needed(tn__buffer_add(&b, s->tail, s->tail_bytes)); }
     pthread_mutex_unlock(&o->lock);
-    for (char end; t->length > 0 && ((end = t->text[t->length - 1]) == '\n' || end == '\r');) {
-        t->length--;
+    while (b.bytes > 0 && (b.at[b.bytes - 1] == '\n' || b.at[b.bytes - 1] == '\r')) {
+        b.bytes--;
     }
+    return b;
 }
 
 void output_end(output *o) {

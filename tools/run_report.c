@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/wait.h>
 
-enum { LONGEST_SHOWN = 400 };
+enum { TAIL_LINES = 20, LONGEST_SHOWN = 400 };
 
 int report_code(const worker *w) {
     return WIFSIGNALED(w->status) ? 128 + WTERMSIG(w->status) : WEXITSTATUS(w->status);
@@ -47,26 +47,27 @@ static void put_line(tn__buffer *to, const char *line, size_t length) {
 }
 
 static void put_tail(tn__buffer *to, const worker *w, output *out) {
-    tail t;
-    output_tail(out, w->rank, &t);
-    size_t from = t.length;
+    tn__buffer tail = output_tail(out, w->rank);
+    size_t from = tail.bytes;
     for (int lines = 0; from > 0; from--) {
-        lines += t.text[from - 1] == '\n';
+        lines += tail.at[from - 1] == '\n';
         if (lines == TAIL_LINES) { break; }
     }
-    tn__buffer_text(to, t.length > 0 ? "\n  the last lines of its stderr:"
-                                     : "\n  it wrote nothing to stderr");
-    for (size_t here; from < t.length; from += here + 1) {
-        const char *line = t.text + from, *newline = memchr(line, '\n', t.length - from);
-        here = newline ? (size_t)(newline - line) : t.length - from;
+    tn__buffer_text(to, tail.bytes > 0 ? "\n  the last lines of its stderr:"
+                                       : "\n  it wrote nothing to stderr");
+    for (size_t here; from < tail.bytes; from += here + 1) {
+        const char *line = tail.at + from, *newline = memchr(line, '\n', tail.bytes - from);
+        here = newline ? (size_t)(newline - line) : tail.bytes - from;
         put_line(to, line, here);
     }
+    tn__buffer_free(&tail);
 }
 
 static bool has_words(output *out, const worker *w) {
-    tail t;
-    output_tail(out, w->rank, &t);
-    return t.length > 0;
+    tn__buffer tail = output_tail(out, w->rank);
+    bool any = tail.bytes > 0;
+    tn__buffer_free(&tail);
+    return any;
 }
 
 /* The failure to report. A rank that ended without a word, with an exit code, may have heard from

@@ -289,7 +289,7 @@ bool workers_reap(workers *w) {
     return any;
 }
 
-static void signal_all(const workers *w, int signal, bool groups) {
+void workers_signal(const workers *w, int signal, bool groups) {
     for (int i = 0; i < w->count; i++) {
         pid_t pid = w->list[i].pid;
         if (!w->list[i].ended) { kill(groups ? -pid : pid, signal); }
@@ -300,8 +300,8 @@ void workers_stop(workers *w, int signal) {
     double now = tn__now();
     if (w->stopping == 0) { w->stopping = now; }
     if (signal == SIGKILL && w->killed == 0) { w->killed = now; }
-    signal_all(w, signal, true);
-    signal_all(w, SIGCONT, true); /* a stopped process cannot end by itself */
+    workers_signal(w, signal, true);
+    workers_signal(w, SIGCONT, true); /* a stopped process cannot end by itself */
 }
 
 void workers_tick(workers *w, double grace, output *out) {
@@ -351,10 +351,6 @@ const worker *workers_first_failure(const workers *w) {
         if (w->list[i].order == 1) { return &w->list[i]; }
     }
     return NULL;
-}
-
-void workers_signal(const workers *w, int signal) {
-    signal_all(w, signal, false);
 }
 
 void workers_finish(workers *w) {
