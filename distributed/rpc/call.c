@@ -6,6 +6,7 @@
 #include "tensor/tensor.h"
 #include "tern/module.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -23,17 +24,14 @@ int tn_rpc_caller(void) {
 /* ---- Futures --------------------------------------------------------------------------------- */
 
 /* With the deadline of the function that calls: later, nobody waits for what it is part of. */
-static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeout,
-                              const char *operation) {
+static tn_future *make_future(tn_rpc *r, int to, const char *name, double timeout) {
     double now = tn__now(), deadline = now + (timeout > 0 ? timeout : r->options.timeout);
     deadline = tn__rpc_inside(r) ? fmin(deadline, tn__served->deadline) : deadline;
     if (deadline <= now) {
-        return tn__fail_null(TN_EPEER, operation,
-                             "\"%s\" of rank %d: the call that runs this one has no time left",
-                             name, to);
+        return tn__fail_null(TN_EPEER, NULL, "the call that runs this one has no time left");
     }
     size_t length = strlen(name);
-    tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, operation);
+    tn_future *f = tn__calloc_for(1, sizeof(*f) + length + 1, NULL);
     if (!f) { return NULL; }
     *f = (tn_future){.rpc = tn__rpc_keep(r), .to = to, .begun = now, .deadline = deadline};
     memcpy(f->name, name, length);
@@ -129,7 +127,7 @@ static bool await_room(tn_rpc *r, const tn_future *f) {
 }
 
 /* From here on f waits for an answer, unless its rank is gone. False after raising. */
-static bool begin_call(tn_rpc *r, tn_future *f, uint64_t bytes, const char *operation) {
+static bool begin_call(tn_rpc *r, tn_future *f, uint64_t bytes) {
     tn__peer *p = &r->peers[f->to];
     pthread_mutex_lock(&r->lock);
     bool late = !await_room(r, f);
@@ -144,14 +142,12 @@ static bool begin_call(tn_rpc *r, tn_future *f, uint64_t bytes, const char *oper
         r->waiting++;
     }
     pthread_mutex_unlock(&r->lock);
-    if (late) {
-        tn__raise(TN_EPEER, operation,
-                  "\"%s\" of rank %d: %llu bytes of calls wait for its answers (backlog_limit: "
-                  "%lld), for more than %.3g seconds",
-                  f->name, f->to, (unsigned long long)unanswered,
-                  (long long)r->options.backlog_limit, f->deadline - f->begun);
-    }
-    return !late;
+    return !late ||
+           tn__fail(TN_EPEER, NULL,
+                    "%llu bytes of calls wait for its answers (backlog_limit: %lld), for more than "
+                    "%.3g seconds",
+                    (unsigned long long)unanswered, (long long)r->options.backlog_limit,
+                    f->deadline - f->begun);
 }
 
 tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, const tn_values *in,
@@ -160,9 +156,12 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
         (h.kind != TN__RPC_BACKWARD && !call_sound(r, to, name, timeout, operation))) {
         return NULL;
     }
-    tn__rpc_frame *call = tn__values_encode(h, to, name, in, r->options.message_limit, operation);
-    tn_future *f = call ? make_future(r, to, name ? name : "backward", timeout, operation) : NULL;
-    bool begun = f && begin_call(r, f, TN__RPC_HEAD + call->head.bytes, operation);
+    const char *what = name ? name : "backward";
+    tn__quiet(1);
+    tn__rpc_frame *call = tn__values_encode(h, name, in, r->options.message_limit);
+    tn_future *f = call ? make_future(r, to, what, timeout) : NULL;
+    bool begun = f && begin_call(r, f, TN__RPC_HEAD + call->head.bytes);
+    tn__quiet(-1);
     if (begun && f->number) {
         double left = f->deadline - tn__now();
         call->head.number = f->number;
@@ -171,8 +170,9 @@ tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, co
         return f;
     }
     free(call);
-    if (begun || !f) { return f; }
-    free_future(f);
+    if (begun) { return f; }
+    tn__raise_again(operation, "\"%s\" of rank %d", what, to);
+    if (f) { free_future(f); }
     return NULL;
 }
 
@@ -203,26 +203,25 @@ static void await_reply(tn_rpc *r, tn_future *f, double deadline) {
 }
 
 /* The values of the reply; false after raising what went wrong. */
-static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out, const char *operation) {
+static bool open_reply(tn_rpc *r, const tn_future *f, tn_values *out) {
     const tn__rpc_frame *reply = f->reply;
     if (!reply) {
         pthread_mutex_lock(&r->lock);
         const char *lost = r->peers[f->to].gone ? r->peers[f->to].why : NULL;
         pthread_mutex_unlock(&r->lock);
-        char late[64];
-        snprintf(late, sizeof(late), "no answer within %.3g seconds", f->deadline - f->begun);
-        tn__raise(TN_EPEER, operation, "\"%s\" of rank %d: %s", f->name, f->to, lost ? lost : late);
+        if (lost) {
+            tn__raise(TN_EPEER, NULL, "%s", lost);
+        } else {
+            tn__raise(TN_EPEER, NULL, "no answer within %.3g seconds", f->deadline - f->begun);
+        }
     } else if (reply->refused) {
-        tn__raise(TN_EVALUE, operation,
-                  "\"%s\" of rank %d: the result has %llu bytes (message_limit: %lld), or there is "
-                  "no memory for it",
-                  f->name, f->to, (unsigned long long)reply->head.bytes,
-                  (long long)r->options.message_limit);
+        tn__raise(TN_EVALUE, NULL,
+                  "the result has %llu bytes (message_limit: %lld), or there is no memory for it",
+                  (unsigned long long)reply->head.bytes, (long long)r->options.message_limit);
     } else if (reply->head.status != TN_OK) {
-        const char *body = (const char *)reply->body, *none = "it has no memory to say why";
         int bytes = (int)reply->head.bytes;
-        tn__raise((tn_status)reply->head.status, operation, "\"%s\" of rank %d: %.*s", f->name,
-                  f->to, bytes ? bytes : (int)strlen(none), bytes ? body : none);
+        tn__raise((tn_status)reply->head.status, NULL, "%.*s", bytes ? bytes : INT_MAX,
+                  bytes ? (const char *)reply->body : "it has no memory to say why");
     }
     return !tn__pending() && tn__values_decode(reply, out);
 }
@@ -232,8 +231,14 @@ tn__rpc_frame *tn__rpc_finish(tn_future *f, tn_values *out, const char *operatio
     if (!f || tn__refuse_inherited(f->rpc->process, operation, "the rpc")) { return NULL; }
     bool pending = tn__pending(); /* then f is only forgotten */
     await_reply(f->rpc, f, pending ? 0 : f->deadline);
-    tn__rpc_frame *reply = !pending && open_reply(f->rpc, f, out, operation) ? f->reply : NULL;
-    if (reply) { f->reply = NULL; }
+    tn__quiet(1);
+    tn__rpc_frame *reply = !pending && open_reply(f->rpc, f, out) ? f->reply : NULL;
+    tn__quiet(-1);
+    if (reply) {
+        f->reply = NULL;
+    } else if (!pending) {
+        tn__raise_again(operation, "\"%s\" of rank %d", f->name, f->to);
+    }
     free_future(f);
     return reply;
 }

@@ -78,10 +78,10 @@ TN_API const char *tn__rpc_reader_take(tn__rpc_reader *r, size_t bytes, tn__rpc_
 
 /* ---- Tensors: values.c ----------------------------------------------------------------------- */
 
-/* A frame with head h, the name (NULL: none) and the values, which are for rank `to`. NULL after
- * raising: they are no tensors, too many, or larger than the limit. */
-tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const tn_values *v,
-                                 int64_t limit, const char *operation);
+/* A frame with head h, the name (NULL: none) and the values. NULL after raising, without what they
+ * are for: they are no tensors, too many, or larger than the limit. */
+tn__rpc_frame *tn__values_encode(tn__rpc_head h, const char *name, const tn_values *v,
+                                 int64_t limit);
 /* The tensors of a frame's body, for the current scope. False after raising TN_EFORMAT: malformed,
  * or another error. */
 TN_API bool tn__values_decode(const tn__rpc_frame *f, tn_values *v);

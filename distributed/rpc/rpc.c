@@ -233,9 +233,8 @@ static bool settle_here(tn_rpc *r, double deadline, double timeout) {
 /* To all ranks, this one too. False after raising. */
 static bool say_end(tn_rpc *r) {
     for (int to = 0; to < r->ranks; to++) {
-        tn__rpc_frame *f = tn__values_encode((tn__rpc_head){.kind = TN__RPC_END}, to, NULL,
-                                             &(tn_values){0}, 0, "rpc_shutdown");
-        if (!f) { return false; }
+        tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_END});
+        if (!f) { return tn__fail(TN_ENOMEM, "rpc_shutdown", "no memory for a message"); }
         tn__rpc_send(r, to, f);
     }
     return true;

@@ -44,11 +44,12 @@ static tn__rpc_frame *run_call(tn_rpc *r, const tn__rpc_frame *call, tn__rpc_hea
     } else if (!tn__pending()) {
         out = f->f(in, f->user);
     }
-    tn__rpc_frame *reply = tn__pending() ? NULL
-                                         : tn__values_encode(h, call->from, NULL, &out,
-                                                             r->options.message_limit, "rpc_reply");
-    bool keeps = reply && call->head.kind == TN__RPC_FORWARD;
-    if (keeps && !tn__rpc_keep_graph(r, call, &in, &out, &reply->head.mask)) {
+    if (tn__pending()) { return NULL; }
+    tn__rpc_frame *reply = tn__values_encode(h, NULL, &out, r->options.message_limit);
+    if (!reply) {
+        tn__raise_again("rpc_reply", "the result for rank %d", call->from);
+    } else if (call->head.kind == TN__RPC_FORWARD &&
+               !tn__rpc_keep_graph(r, call, &in, &out, &reply->head.mask)) {
         free(reply);
         return NULL;
     }

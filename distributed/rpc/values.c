@@ -15,32 +15,23 @@ static uint64_t element_bytes(tn_tensor *t) {
 }
 
 /* Sets what in h depends on the name and the values; false after raising. */
-static bool measure_values(tn__rpc_head *h, int to, const char *name, const tn_values *v,
-                           int64_t limit, const char *operation) {
-    const char *quote = name ? "\"" : "";
-    const char *unnamed = h->kind == TN__RPC_BACKWARD ? "the gradients" : "the result";
-    const char *what = name ? name : unnamed;
-    const char *whose = name ? "of" : "for";
+static bool measure_values(tn__rpc_head *h, const char *name, const tn_values *v, int64_t limit) {
     if (v->n < 0 || v->n > TN_MAX_VALUES) {
-        tn__raise(TN_EVALUE, operation, "%s%s%s %s rank %d: %d tensors (0 to %d)", quote, what,
-                  quote, whose, to, v->n, TN_MAX_VALUES);
-        return false;
+        return tn__fail(TN_EVALUE, NULL, "%d tensors (0 to %d)", v->n, TN_MAX_VALUES);
     }
     h->tensors = (uint8_t)v->n;
     h->name_bytes = name ? (uint16_t)strlen(name) : 0;
     h->bytes = h->name_bytes;
-    bool fits = true;
-    for (int i = 0; i < v->n && fits; i++) {
-        if (!tn__usable(v->v[i], operation)) { return false; }
+    for (int i = 0; i < v->n; i++) {
+        if (!tn__usable(v->v[i], NULL)) { return false; }
         h->bytes += TENSOR_HEAD + SIZE_BYTES * (uint64_t)tn_ndim(v->v[i]) + element_bytes(v->v[i]);
-        fits = h->bytes <= (uint64_t)limit;
+        if (h->bytes > (uint64_t)limit) {
+            return tn__fail(TN_EVALUE, NULL,
+                            "the message has %llu bytes or more (message_limit: %lld)",
+                            (unsigned long long)h->bytes, (long long)limit);
+        }
     }
-    if (!fits) {
-        tn__raise(TN_EVALUE, operation,
-                  "%s%s%s %s rank %d: the message has %llu bytes or more (message_limit: %lld)",
-                  quote, what, quote, whose, to, (unsigned long long)h->bytes, (long long)limit);
-    }
-    return fits;
+    return true;
 }
 
 /* Writes t to `at`; returns where the next one goes. */
@@ -54,12 +45,12 @@ static uint8_t *encode_tensor(uint8_t *at, tn_tensor *t) {
     return at + element_bytes(t);
 }
 
-tn__rpc_frame *tn__values_encode(tn__rpc_head h, int to, const char *name, const tn_values *v,
-                                 int64_t limit, const char *operation) {
-    if (!measure_values(&h, to, name, v, limit, operation)) { return NULL; }
+tn__rpc_frame *tn__values_encode(tn__rpc_head h, const char *name, const tn_values *v,
+                                 int64_t limit) {
+    if (!measure_values(&h, name, v, limit)) { return NULL; }
     tn__rpc_frame *f = tn__rpc_frame_new(&h);
     if (!f) {
-        return tn__fail_null(TN_ENOMEM, operation, "no memory for a message of %llu bytes",
+        return tn__fail_null(TN_ENOMEM, NULL, "no memory for a message of %llu bytes",
                              (unsigned long long)h.bytes);
     }
     if (name) { memcpy(f->body, name, h.name_bytes); }
