@@ -54,16 +54,19 @@ static void free_future(tn_future *f) {
     tn__rpc_release(r);
 }
 
-/* Under the lock: the future that waits for this answer does so no more. NULL: there is none. */
+/* Under the lock: the future that waits for this answer (0: the oldest) does so no more. NULL:
+ * there is none. Answers come roughly in the order of the calls, so the search is short. */
 static tn_future *take_future(tn_rpc *r, int to, uint64_t number) {
-    tn_future **at = &r->futures[number % TN__RPC_BUCKETS];
-    while (*at && (*at)->number != number) {
+    tn__peer *p = &r->peers[to];
+    tn_future **at = &p->futures, *f;
+    while (*at && number && (*at)->number != number) {
         at = &(*at)->next;
     }
-    tn_future *f = *at;
-    if (!f || f->to != to) { return NULL; }
-    *at = f->next;
-    r->waiting--;
+    if ((f = *at)) {
+        *at = f->next;
+        p->end = f->next ? p->end : at;
+        r->waiting--;
+    }
     return f;
 }
 
@@ -89,11 +92,8 @@ void tn__rpc_lose(tn_rpc *r, int rank, const char *why) {
         snprintf(p->why, sizeof(p->why), "rank %d is gone: %s", rank, why);
         r->first_lost = r->first_lost ? r->first_lost : p;
     }
-    for (int i = 0; i < TN__RPC_BUCKETS; i++) {
-        for (tn_future *f = r->futures[i], *next; f; f = next) {
-            next = f->next;
-            if (f->to == rank) { take_future(r, rank, f->number)->done = true; }
-        }
+    for (tn_future *f; (f = take_future(r, rank, 0));) {
+        f->done = true;
     }
     tn__rpc_unlock(r);
     tn__rpc_forget_graph(r, rank, 0);
@@ -136,9 +136,8 @@ static bool begin_call(tn_rpc *r, tn_future *f, uint64_t bytes) {
     if (!late && !p->gone) {
         p->unanswered += bytes;
         f->number = ++r->last_number;
-        tn_future **bucket = &r->futures[f->number % TN__RPC_BUCKETS];
-        f->next = *bucket;
-        *bucket = f;
+        *p->end = f;
+        p->end = &f->next;
         r->waiting++;
     }
     pthread_mutex_unlock(&r->lock);

@@ -136,6 +136,7 @@ static tn_rpc *make_rpc(tn_group *g, const tn_rpc_options *o) {
     r->peers = tn__calloc_for((size_t)ranks, sizeof(*r->peers), "rpc_new");
     for (int i = 0; r->peers && i < ranks; i++) {
         r->peers[i].fd = -1;
+        r->peers[i].end = &r->peers[i].futures;
         r->peers[i].reader.limit = (uint64_t)o->message_limit;
         pthread_mutex_init(&r->peers[i].sending, NULL);
     }
@@ -254,11 +255,12 @@ static int missing_rank(const tn_rpc *r) {
 /* False after raising. */
 static bool await_ends(tn_rpc *r, double deadline, double timeout) {
     int missing;
+    bool late = false;
     const char *why = NULL; /* others may have left because of the first that did */
     pthread_mutex_lock(&r->lock);
-    while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone &&
-           tn__rpc_await(r, deadline)) {}
-    missing = missing_rank(r); /* the last end may have come with the deadline */
+    while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone && !late) {
+        late = !tn__rpc_await(r, deadline);
+    }
     if (missing >= 0 && r->peers[missing].gone) { why = r->first_lost->why; }
     pthread_mutex_unlock(&r->lock);
     if (why) {

@@ -36,7 +36,7 @@ typedef struct tn__function {
 
 /* A call that this rank has made. */
 struct tn_future {
-    tn_future *next; /* of those that wait */
+    tn_future *next; /* of those that wait for the same rank */
     tn_rpc *rpc;     /* one reference */
     uint64_t number; /* 0: it was not sent */
     int to;
@@ -64,14 +64,13 @@ typedef struct tn__peer {
     bool full;   /* the thread waits until the socket takes more */
     bool closed; /* nothing more is sent */
 
-    uint64_t unanswered; /* bytes of calls of it */
-    tn__graph *graphs;   /* of its calls, until their backward, or until it says that none comes */
-    bool ended;          /* it waits for nothing more (tn_rpc_shutdown) */
+    tn_future *futures, **end; /* of calls of it that wait, the oldest first */
+    uint64_t unanswered;       /* bytes of calls of it */
+    tn__graph *graphs; /* of its calls, until their backward, or until it says that none comes */
+    bool ended;        /* it waits for nothing more (tn_rpc_shutdown) */
     bool gone;
     char why[512]; /* it is gone: does not change then */
 } tn__peer;
-
-enum { TN__RPC_BUCKETS = 1024 };
 
 struct tn_rpc {
     int32_t refs; /* atomic: of the program, futures and nodes */
@@ -92,8 +91,7 @@ struct tn_rpc {
     const tn__peer *first_lost;
 
     uint64_t last_number; /* of this rank's calls */
-    int waiting;
-    tn_future *futures[TN__RPC_BUCKETS]; /* those that wait, by their numbers */
+    int waiting;          /* of its futures */
 
     bool turn_taken; /* a backward adds to the gradients of this rank's parameters */
 
