@@ -23,6 +23,20 @@ TEST(test_sequence_with_dropout) {
     free(first.bits.data);
 }
 
+/* What ranks draw apart does not move the generator, from which they go on to draw alike. */
+RANKS_TEST(test_sequence_and_the_generator, 2) {
+    TN_SCOPE;
+    train_run p = run_of("tp=2", false);
+    p.model.dropout = 0.1;
+    mesh_model m;
+    train_model(&m, &p, 3);
+    CHECK(tn_tensor_parallel(&m, world, TN_WITH(tn_tp, .sequence = true)) == TN_OK);
+    tn_seed(1);
+    tn_call(&m, train_tokens(&p, 0));
+    CHECK(tn_default_generator()->call > 0 && tn_default_generator()->call >> 32 == 0);
+    tn_module_finish(&m);
+}
+
 /* Frozen parameters, and gradients in another dtype: a block keeps what the whole parameter had. */
 RANKS_TEST(test_blocks_are_like_wholes, 2) {
     TN_SCOPE;
