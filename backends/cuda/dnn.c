@@ -5,26 +5,18 @@
 
 #if TN_HAVE_CUDNN
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MOST_PLANS = 512 };
 
-typedef struct kept_plan {
-    struct kept_plan *next;
+typedef struct tn__dnn_kept {
+    struct tn__dnn_kept *next;
     bool usable; /* false: cuDNN does not take this shape */
     tn__dnn_plan plan;
     size_t bytes;
     unsigned char shape[];
 } kept_plan;
-
-typedef struct dnn_state {
-    tn__dnn base; /* comes first */
-    pthread_mutex_t lock;
-    kept_plan *plans;
-    int count;
-} dnn_state;
 
 static pthread_mutex_t making = PTHREAD_MUTEX_INITIALIZER;
 
@@ -66,22 +58,21 @@ tn__dnn *tn__dnn_open(tn_context *ctx) {
     tn__cuda_device *device = tn__cuda_device_of(ctx);
     pthread_mutex_lock(&making);
     if (!device->dnn) {
-        dnn_state *made = calloc(1, sizeof(*made));
+        tn__dnn *made = calloc(1, sizeof(*made));
         if (made) {
             pthread_mutex_init(&made->lock, NULL);
-            open_handle(ctx, &made->base);
+            open_handle(ctx, made);
             device->dnn = made;
         }
     }
-    dnn_state *state = device->dnn;
+    tn__dnn *state = device->dnn;
     pthread_mutex_unlock(&making);
-    if (!state) { return NULL; }
-    pthread_mutex_lock(&state->lock);
-    return &state->base;
+    if (state) { pthread_mutex_lock(&state->lock); }
+    return state;
 }
 
 void tn__dnn_close(tn__dnn *dnn) {
-    if (dnn) { pthread_mutex_unlock(&((dnn_state *)dnn)->lock); }
+    if (dnn) { pthread_mutex_unlock(&dnn->lock); }
 }
 
 /* ---- Plans ----------------------------------------------------------------------------------- */
@@ -91,7 +82,7 @@ static void destroy_plan(const tn__dnn_plan *p) {
 }
 
 /* A plan owns its kernels, which may still be queued. */
-static void forget_all(const tn_context *ctx, dnn_state *state) {
+static void forget_all(const tn_context *ctx, tn__dnn *state) {
     (void)cudaStreamSynchronize(tn__cuda_stream(ctx));
     while (state->plans) {
         kept_plan *k = state->plans;
@@ -133,7 +124,7 @@ static bool best_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work, t
     return true;
 }
 
-static kept_plan *find_kept(const dnn_state *state, const tn__dnn_work *work) {
+static kept_plan *find_kept(const tn__dnn *state, const tn__dnn_work *work) {
     kept_plan *k = state->plans;
     while (k && (k->bytes != work->bytes || memcmp(k->shape, work->shape, k->bytes) != 0)) {
         k = k->next;
@@ -142,24 +133,23 @@ static kept_plan *find_kept(const dnn_state *state, const tn__dnn_work *work) {
 }
 
 bool tn__dnn_refused(const tn__dnn *dnn, const tn__dnn_work *work) {
-    const kept_plan *k = find_kept((const dnn_state *)dnn, work);
+    const kept_plan *k = find_kept(dnn, work);
     return k && !k->usable;
 }
 
 tn_status tn__dnn_find(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
                        const tn__dnn_plan **plan) {
-    dnn_state *state = (dnn_state *)dnn;
-    kept_plan *k = find_kept(state, work);
+    kept_plan *k = find_kept(dnn, work);
     if (!k) {
         k = calloc(1, sizeof(*k) + work->bytes);
         if (!k) { return TN_ENOMEM; }
-        if (state->count == MOST_PLANS) { forget_all(ctx, state); }
+        if (dnn->count == MOST_PLANS) { forget_all(ctx, dnn); }
         k->bytes = work->bytes;
         memcpy(k->shape, work->shape, work->bytes);
         k->usable = best_plan(ctx, dnn, work, &k->plan);
-        k->next = state->plans;
-        state->plans = k;
-        state->count++;
+        k->next = dnn->plans;
+        dnn->plans = k;
+        dnn->count++;
     }
     *plan = &k->plan;
     return k->usable ? TN_OK : TN_EUNSUPPORTED;

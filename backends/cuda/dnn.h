@@ -23,14 +23,20 @@ const char *tn__dnn_trouble(void);
 
 #if TN_HAVE_CUDNN
 
+#include <pthread.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 
 enum { TN__DNN_CHOICES = 4 };
 
+/* One per device. */
 typedef struct tn__dnn {
     cudnnHandle_t handle; /* NULL: there is no cuDNN for this device */
+    pthread_mutex_t lock;
+    struct tn__dnn_kept *plans;
+    int count; /* of them */
 } tn__dnn;
 
 /* A graph's shape, without padding between its members; its operands; and what is done with both.
