@@ -111,11 +111,6 @@ static tn__conv_shape shape_of(const tn_context *ctx, const tn__cuda_conv_call *
 
 /* ---- Runs ------------------------------------------------------------------------------------ */
 
-static int make_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape,
-                      int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
-    return tn__conv_plans(dnn, target, shape, most, plans, why);
-}
-
 static tn_status run_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
                           const tn__dnn_plan *plan) {
     TN__SCRATCH(char, workspace, ctx, plan->workspace);
@@ -131,7 +126,7 @@ static void say_refused(const void *shape, const char *why) {
 
 static tn_status run_shape(tn_context *ctx, tn__dnn *dnn, const tn__conv_shape *shape,
                            const tn__conv_data *data) {
-    tn__dnn_work work = {shape, data, sizeof(*shape), make_plans, run_plan, say_refused};
+    tn__dnn_work work = {shape, data, sizeof(*shape), tn__conv_plans, run_plan, say_refused};
     const tn__dnn_plan *plan;
     tn_status status = tn__dnn_find(ctx, dnn, &work, &plan);
     return status == TN_OK ? run_plan(ctx, dnn, &work, plan) : status;

@@ -115,8 +115,8 @@ static unsigned refused_notes(const tn__conv_shape *s) {
     return refused;
 }
 
-int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__conv_shape *shape,
-                   int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
+int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape, int most,
+                   tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
     tn__dnn_graph g = {.dnn = dnn, .name = "this convolution", .why = why};
     conv_graph(&g, shape);
     int count = tn__dnn_plans(&g, target, refused_notes(shape), most, plans);

@@ -36,9 +36,10 @@ typedef struct tn__conv_data {
     void *y, *x, *w, *b;
 } tn__conv_data;
 
-/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: see `why`. */
-int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__conv_shape *shape,
-                   int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]);
+/* Makes up to `most` plans of a tn__conv_shape, the heuristic's choice first. Returns how many; 0:
+ * see `why`. */
+int tn__conv_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape, int most,
+                   tn__dnn_plan *plans, char why[TN__DNN_WHY]);
 
 /* Queues it on the handle's stream. */
 cudnnStatus_t tn__conv_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,

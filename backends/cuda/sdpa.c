@@ -84,32 +84,10 @@ static tn__sdpa_shape shape_of(const tn_context *ctx, const tn__attention *a) {
     return s;
 }
 
-static void *data_of(const tn_desc *d) {
-    return d ? d->data : NULL;
-}
-
 /* ---- Runs ------------------------------------------------------------------------------------ */
-
-static int make_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape,
-                      int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
-    return tn__sdpa_plans(dnn, target, shape, most, plans, why);
-}
 
 static tn_status run_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *work,
                           const tn__dnn_plan *plan) {
-    const tn__attention *a = work->data;
-    tn__sdpa_data data = {
-        .q = a->q->data,
-        .k = a->k->data,
-        .v = a->v->data,
-        .y = a->y->data,
-        .lse = a->lse->data,
-        .dy = data_of(a->dy),
-        .dq = data_of(a->dq),
-        .dk = data_of(a->dk),
-        .dv = data_of(a->dv),
-        .scale = (float)a->scale,
-    };
     TN__SCRATCH(char, workspace, ctx, tn__sdpa_workspace(work->shape, plan));
     if (!workspace) { return TN_ENOMEM; }
     size_t zeroed = tn__sdpa_zeroed(work->shape);
@@ -120,7 +98,7 @@ static tn_status run_plan(tn_context *ctx, tn__dnn *dnn, const tn__dnn_work *wor
         if (status != TN_OK) { return status; }
     }
     cudnnStatus_t status =
-        tn__sdpa_run(tn__cudnn(), dnn->handle, work->shape, plan, &data, workspace);
+        tn__sdpa_run(tn__cudnn(), dnn->handle, work->shape, plan, work->data, workspace);
     return tn__dnn_status(ctx, status, "cuDNN's attention");
 }
 
@@ -135,7 +113,7 @@ static void say_refused(const void *key, const char *why) {
 }
 
 static tn__dnn_work work_of(const tn__sdpa_shape *shape, const tn__attention *a) {
-    return (tn__dnn_work){shape, a, sizeof(*shape), make_plans, run_plan, say_refused};
+    return (tn__dnn_work){shape, a, sizeof(*shape), tn__sdpa_plans, run_plan, say_refused};
 }
 
 static tn_status run_exact(tn_context *ctx, tn__dnn *dnn, const tn__attention *a) {

@@ -293,8 +293,9 @@ static const char *known_fault(int number, int major, const tn__sdpa_shape *s) {
     return NULL;
 }
 
-int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
-                   int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
+int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *given, int most,
+                   tn__dnn_plan *plans, char why[TN__DNN_WHY]) {
+    const tn__sdpa_shape *shape = given;
     graph g = {.base = {.dnn = dnn, .name = "attention", .why = why},
                .shape = shape,
                .type = shape->f16 ? CUDNN_DATA_HALF : CUDNN_DATA_BFLOAT16,
@@ -333,17 +334,22 @@ size_t tn__sdpa_workspace(const tn__sdpa_shape *s, const tn__dnn_plan *p) {
            round_bytes((size_t)p->workspace);
 }
 
+static void *data_of(const tn_desc *d) {
+    return d ? d->data : NULL;
+}
+
 cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
-                           const tn__sdpa_shape *s, const tn__dnn_plan *p, const tn__sdpa_data *d,
+                           const tn__sdpa_shape *s, const tn__dnn_plan *p, const tn__attention *a,
                            void *workspace) {
     /* Read before the call returns. `lowest` is what NVIDIA masks with in each version. */
-    float scale = d->scale, lowest = dnn->number < 91000 ? -FLT_MAX : -INFINITY, one = 1;
+    float scale = (float)a->scale, lowest = dnn->number < 91000 ? -FLT_MAX : -INFINITY, one = 1;
     char *parts = workspace, *sums = parts + round_bytes(tn__sdpa_zeroed(s)),
          *own = sums + round_bytes(bytes_of_sums(s));
     /* Exactly the tensors that the graph has. */
     int64_t name[14] = {Q, K, V, Y, LSE, SCALE, DY, DQ, DK, DV, ONE, ROW_SUMS, DQ_PARTS};
-    void *address[14] = {d->q,  d->k,  d->v,  d->y, d->lse, &scale, d->dy,
-                         d->dq, d->dk, d->dv, &one, sums,   parts};
+    void *address[14] = {a->q->data, a->k->data,     a->v->data,     a->y->data,     a->lse->data,
+                         &scale,     data_of(a->dy), data_of(a->dq), data_of(a->dk), data_of(a->dv),
+                         &one,       sums,           parts};
     int64_t count = !s->backward ? 6 : s->deterministic ? 12 : 13;
     if (s->causal) {
         name[count] = LOWEST;

@@ -4,6 +4,7 @@
 #ifndef TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 #define TERN_BACKENDS_CUDA_SDPA_GRAPH_H
 
+#include "backends/attention.h"
 #include "backends/cuda/dnn_graph.h"
 
 #if TN_HAVE_CUDNN
@@ -27,24 +28,19 @@ typedef struct tn__sdpa_shape {
     int64_t deterministic; /* backward: no atomic additions */
 } tn__sdpa_shape;
 
-/* What a plan reads and writes. lse: (B, H, Tq) dense f32. */
-typedef struct tn__sdpa_data {
-    void *q, *k, *v, *y, *lse, *dy, *dq, *dk, *dv;
-    float scale;
-} tn__sdpa_data;
-
-/* Makes up to `most` plans, the heuristic's choice first. Returns how many; 0: see `why`. */
-int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const tn__sdpa_shape *shape,
-                   int most, tn__dnn_plan *plans, char why[TN__DNN_WHY]);
+/* Makes up to `most` plans of a tn__sdpa_shape, the heuristic's choice first. Returns how many; 0:
+ * see `why`. */
+int tn__sdpa_plans(const tn__cudnn_table *dnn, tn__dnn_target target, const void *shape, int most,
+                   tn__dnn_plan *plans, char why[TN__DNN_WHY]);
 
 /* Bytes of scratch memory for a run, and how many of the first ones must be zeroed. */
 size_t tn__sdpa_workspace(const tn__sdpa_shape *shape, const tn__dnn_plan *plan);
 size_t tn__sdpa_zeroed(const tn__sdpa_shape *shape);
 
-/* Queues it on the handle's stream. */
+/* Queues it on the handle's stream. lse: (B, H, Tq) dense f32. */
 cudnnStatus_t tn__sdpa_run(const tn__cudnn_table *dnn, cudnnHandle_t handle,
                            const tn__sdpa_shape *shape, const tn__dnn_plan *plan,
-                           const tn__sdpa_data *data, void *workspace);
+                           const tn__attention *a, void *workspace);
 
 #ifdef __cplusplus
 }
