@@ -361,7 +361,7 @@ void tn_apply_many(const tn_op *op, const void *args, tn_tensor *const *in, int 
     c.record = false;
     bool taken = false;
     tn__span span;
-    bool seen = tn__profiled() && tn__profile_begin(&span, TN__SPAN_OP, op->name);
+    bool seen = tn__profiled() && tn__span_begin(&span, TN__SPAN_OP, op->name);
     bool ok = call_run(&c, &taken);
     if (seen) { tn__span_end(&span); }
     if (!taken && op->args_finish) { op->args_finish((void *)args); }

@@ -36,7 +36,7 @@ static bool begin_kernel(tn__span *span, const tn_backend *kernels, const tn_op 
 bool tn__profile_gradient(tn__span *span, const tn_op *op) {
     char name[64];
     snprintf(name, sizeof(name), "%s backward", op->name);
-    return tn__profile_begin(span, TN__SPAN_GRADIENT, name);
+    return tn__span_begin(span, TN__SPAN_GRADIENT, name);
 }
 
 tn_status tn__profile_forward(tn_op_call *c) {
@@ -62,9 +62,7 @@ tn_status tn__profile_forward(tn_op_call *c) {
     }
     ask_work(c->op, &work);
     const tn_tensor *like = c->inputs > 0 && c->in[0] ? c->in[0] : c->out[0];
-    if (like) {
-        tn__profile_work(&span, like->storage->device, like->dtype, work.bytes, work.flops);
-    }
+    if (like) { tn__profile_work(&span, like->dtype, work.bytes, work.flops); }
     tn_status status = tn__kernel_forward(c);
     tn__profile_end(&span, c->ctx->device);
     return status;
@@ -102,7 +100,7 @@ tn_status tn__profile_backward(tn_op_grad *g) {
     tn_dtype dtype = g->dout[0]->dtype;
     tn_status status = tn__kernel_backward(g);
     if (status != TN_EUNSUPPORTED) { /* otherwise the rule does it, with operations of its own */
-        tn__profile_work(&span, device, dtype, work.bytes, work.flops);
+        tn__profile_work(&span, dtype, work.bytes, work.flops);
     }
     tn__profile_end(&span, device);
     return status;

@@ -147,8 +147,8 @@ static bool profile_step(tn__span *span, const tn_optim *opt, const tn__item *li
         count += (double)s->count;
         bytes += (double)s->count * (double)each;
     }
-    if (!tn__profile_begin(span, TN__SPAN_OP, opt->method->name)) { return false; }
-    tn__profile_work(span, like->param->storage->device, TN_F32, bytes, count);
+    if (!tn__span_begin(span, TN__SPAN_OP, opt->method->name)) { return false; }
+    tn__profile_work(span, TN_F32, bytes, count);
     return true;
 }
 

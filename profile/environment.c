@@ -3,23 +3,16 @@
  *     TERN_PROFILE=1           tables on stderr when the program ends
  *     TERN_PROFILE=PATH.json   and a trace in this file; with several ranks in PATH.rank3.json etc.
  *
- * The end is exit, or the return from main, or SIGINT or SIGTERM where the program does not handle
- * these: a thread writes the report, and the process ends as it would have.
+ * The end is exit, or the return from main: a program that a signal ends reports nothing.
  */
 #include "core/error.h"
 #include "core/fork.h"
-#include "core/threads.h"
 #include "profile/profiler.h"
 #include "profile/span.h"
 
-#include <errno.h>
-#include <pthread.h>
-#include <semaphore.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 enum { ROWS = 25 };
 
@@ -53,13 +46,9 @@ static void rank_path(char *path, size_t size, const char *wish) {
 static const char *wish; /* the variable's value; NULL: no report */
 static uint32_t process; /* whose report it is: a child of fork has none */
 
-/* Runs once. An error that the program left pending stays. */
+/* An error that the program left pending stays. */
 static void write_report(void) {
-    static bool written; /* atomic */
-    if (!wish || tn__inherited(process) || __atomic_exchange_n(&written, true, __ATOMIC_RELAXED) ||
-        tn__spans_count() == 0) {
-        return;
-    }
+    if (!wish || tn__inherited(process) || tn__spans_count() == 0) { return; }
     tn__spans_see(TN__SPANS_OFF);
     tn_error_record before;
     bool pending = tn_error_take(&before);
@@ -76,58 +65,6 @@ static void write_report(void) {
     tn_error_clear();
     tn__quiet(-1);
     if (pending) { tn_error_give(&before); }
-}
-
-/* ---- Signals --------------------------------------------------------------------------------- */
-
-static sem_t asked;
-static int asked_by; /* atomic: the signal */
-
-static void on_signal(int number) {
-    int before = errno;
-    if (tn__inherited(process)) { /* the thread that reports stayed with the parent */
-        kill(getpid(), number);   /* arrives once this returns, and ends the process */
-        return;
-    }
-    __atomic_store_n(&asked_by, number, __ATOMIC_RELAXED);
-    sem_post(&asked);
-    errno = before;
-}
-
-static void *report_when_asked(void *unused) {
-    while (sem_wait(&asked) != 0) {}
-    write_report();
-    int number = __atomic_load_n(&asked_by, __ATOMIC_RELAXED);
-    signal(number, SIG_DFL);
-    kill(getpid(), number);
-    return unused;
-}
-
-static void watch_signal(int number) {
-    struct sigaction old;
-    /* once: a second signal ends the process */
-    struct sigaction mine = {.sa_handler = on_signal, .sa_flags = (int)SA_RESETHAND | SA_RESTART};
-    sigemptyset(&mine.sa_mask);
-    if (sigaction(number, NULL, &old) == 0 && old.sa_handler == SIG_DFL) {
-        sigaction(number, &mine, NULL);
-    }
-}
-
-/* At the first operation, not at load time: a program that only loads the library forks without
- * an extra thread. */
-static void watch_signals(void) {
-    pthread_t thread;
-    if (sem_init(&asked, 0, 0) != 0) { return; }
-    if (tn__thread_start(&thread, report_when_asked, NULL) == 0) {
-        pthread_detach(thread);
-        watch_signal(SIGINT);
-        watch_signal(SIGTERM);
-    }
-}
-
-void tn__profiler_watch(void) {
-    static pthread_once_t once = PTHREAD_ONCE_INIT;
-    if (wish) { pthread_once(&once, watch_signals); }
 }
 
 __attribute__((constructor)) static void begin_by_environment(void) {

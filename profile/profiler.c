@@ -3,7 +3,6 @@
 
 #include "core/error.h"
 #include "core/memory.h"
-#include "profile/roofline.h"
 #include "profile/work.h"
 #include "text/utf8.h"
 
@@ -109,9 +108,8 @@ tn_status tn__profiler_begin(tn_profiler_options options, bool environment) {
     }
     end_step();
     tn__spans_see(TN__SPANS_OFF);
-    tn__roofline_give(
-        (tn__roofline){options.gbytes * 1e9, options.gflops * 1e9, options.half_gflops * 1e9});
-    if (!environment) { tn__roofline_of(tn_default_device()); }
+    tn__profile_limits =
+        (tn__limits){options.gbytes * 1e9, options.gflops * 1e9, options.half_gflops * 1e9};
     tn__profile_waits = options.sync;
     profiler = (struct profiler){.options = options, .runs = true, .environment = environment};
     begin_step();

@@ -17,10 +17,6 @@ void tn__profiler_own_end(const void *loop);
 /* Steps that were kept; 0 if the program marks none. */
 int64_t tn__profiler_steps(void);
 
-/* environment.c: with TERN_PROFILE, from now on SIGINT and SIGTERM do not end the process before it
- * has reported. */
-void tn__profiler_watch(void);
-
 /* This process's rank in the job, as launchers set it: environment.c. */
 int tn__profiler_rank(void);
 

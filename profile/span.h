@@ -41,7 +41,7 @@ typedef struct tn__site {
     double seconds;
     /* of this site itself, without those below */
     double bytes, flops;
-    double least; /* the seconds that these take at the machine's limits */
+    double least; /* the seconds that these take at the limits given, or 0 */
 } tn__site;
 
 typedef struct tn__span {

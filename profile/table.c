@@ -8,8 +8,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "profile/profiler.h"
-#include "profile/roofline.h"
-#include "profile/span.h"
+#include "profile/work.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -138,6 +137,11 @@ static int by_total(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
+static bool has_limits(void) {
+    tn__limits most = tn__profile_limits;
+    return most.bytes > 0 || most.flops > 0 || most.half_flops > 0;
+}
+
 static void print_head(FILE *file, double seconds) {
     int rank = tn__profiler_rank();
     int64_t steps = tn__profiler_steps();
@@ -145,13 +149,10 @@ static void print_head(FILE *file, double seconds) {
     if (rank >= 0) { fprintf(file, " of rank %d", rank); }
     if (steps > 0) { fprintf(file, ", %lld step%s", (long long)steps, steps == 1 ? "" : "s"); }
     fprintf(file, ", %.3f s", seconds);
-    for (int kind = 0; kind < 2; kind++) {
-        tn__roofline most;
-        if (tn__roofline_known((tn_device_kind)kind, &most)) {
-            fprintf(file, "; limits of %s: %.1f GB/s, %.1f GFLOP/s f32, %.1f bf16",
-                    kind == TN_CPU ? "cpu" : "cuda", most.bytes / 1e9, most.flops / 1e9,
-                    most.half_flops / 1e9);
-        }
+    if (has_limits()) {
+        tn__limits most = tn__profile_limits;
+        fprintf(file, "; limits: %.1f GB/s, %.1f GFLOP/s f32, %.1f bf16", most.bytes / 1e9,
+                most.flops / 1e9, most.half_flops / 1e9);
     }
     fprintf(file, "\n");
 }
@@ -186,13 +187,14 @@ static void print_row(FILE *file, const table *t, const table_row *row, double s
 
 static void print_table(FILE *file, const table *t, int most) {
     double seconds = tn__spans_seconds();
+    const char *limit = has_limits() ? " % limit" : "";
     print_head(file, seconds);
     if (t->view == TN_PROFILER_MODULES) {
-        fprintf(file, "%-32s %8s %10s %10s %10s %10s %6s %8s %8s %7s\n", "module", "calls",
-                "forward ms", "backward", "total", "self", "% time", "GB/s", "GFLOP/s", "% limit");
+        fprintf(file, "%-32s %8s %10s %10s %10s %10s %6s %8s %8s%s\n", "module", "calls",
+                "forward ms", "backward", "total", "self", "% time", "GB/s", "GFLOP/s", limit);
     } else {
-        fprintf(file, "%-32s %8s %10s %10s %6s %10s %8s %8s %7s\n", "operation", "calls",
-                "total ms", "self ms", "% time", "mean us", "GB/s", "GFLOP/s", "% limit");
+        fprintf(file, "%-32s %8s %10s %10s %6s %10s %8s %8s%s\n", "operation", "calls", "total ms",
+                "self ms", "% time", "mean us", "GB/s", "GFLOP/s", limit);
     }
     for (int i = 0; i < t->count && i < most; i++) {
         print_row(file, t, &t->rows[i], seconds);

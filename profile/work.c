@@ -1,8 +1,6 @@
 /* Spans with work: what is moved and computed in them, compared with the machine's limits. */
 #include "profile/work.h"
 
-#include "profile/profiler.h"
-#include "profile/roofline.h"
 #include "tern/sys/device.h"
 
 #include <math.h>
@@ -10,12 +8,7 @@
 #include <string.h>
 
 bool tn__profile_waits;
-
-bool tn__profile_begin(tn__span *span, tn__span_kind kind, const char *name) {
-    tn__roofline_of(tn_default_device());
-    tn__profiler_watch();
-    return tn__span_begin(span, kind, name);
-}
+tn__limits tn__profile_limits;
 
 void tn__profile_end(tn__span *span, tn_device device) {
     const tn_device_table *devices = tn__profile_waits ? tn__device_table(device) : NULL;
@@ -25,9 +18,8 @@ void tn__profile_end(tn__span *span, tn_device device) {
 
 /* ---- Work ------------------------------------------------------------------------------------ */
 
-void tn__profile_work(tn__span *span, tn_device device, tn_dtype dtype, double bytes,
-                      double flops) {
-    tn__roofline most = tn__roofline_of(device);
+void tn__profile_work(tn__span *span, tn_dtype dtype, double bytes, double flops) {
+    tn__limits most = tn__profile_limits;
     double rate = dtype == TN_BF16 || dtype == TN_F16 ? most.half_flops
                   : dtype == TN_F64                   ? most.flops / 2
                                                       : most.flops;
@@ -58,8 +50,8 @@ void tn__profile_shape(tn__span *span, const tn_tensor *t) {
 }
 
 bool tn__profile_in_place(tn__span *span, const char *name, const tn_tensor *y, double bytes) {
-    if (!tn__profile_begin(span, TN__SPAN_OP, name)) { return false; }
+    if (!tn__span_begin(span, TN__SPAN_OP, name)) { return false; }
     tn__profile_shape(span, y);
-    tn__profile_work(span, y->storage->device, y->dtype, bytes, count_apart(y));
+    tn__profile_work(span, y->dtype, bytes, count_apart(y));
     return true;
 }

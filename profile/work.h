@@ -5,12 +5,14 @@
 #include "profile/span.h"
 #include "tern/sys/tensor.h"
 
-/* Like tn__span_begin, for an operation. Before the first span it measures the machine's limits, so
- * that no span includes that. */
-bool tn__profile_begin(tn__span *span, tn__span_kind kind, const char *name);
+/* The machine's limits, as the program gave them to tn_profiler_start. */
+typedef struct tn__limits {
+    double bytes, flops, half_flops; /* per second; 0: not known. flops: f32; half: bf16 and f16 */
+} tn__limits;
+extern tn__limits tn__profile_limits;
 
-/* Adds work on a device to a span. The dtype says which peak flops are compared with. */
-void tn__profile_work(tn__span *span, tn_device device, tn_dtype dtype, double bytes, double flops);
+/* Adds work to a span. The dtype says which peak flops are compared with. */
+void tn__profile_work(tn__span *span, tn_dtype dtype, double bytes, double flops);
 
 /* The bytes of t's elements, broadcast ones once; 0 for NULL. */
 double tn__profile_bytes(const tn_tensor *t);

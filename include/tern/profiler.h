@@ -12,7 +12,7 @@
  *     tn_profiler_save("trace.json");                  // for ui.perfetto.dev and chrome://tracing
  *
  * Any program can be profiled without changes: TERN_PROFILE=1 ./program prints the tables at its
- * end, and TERN_PROFILE=trace.json writes the trace too. docs/profiling.md explains both.
+ * exit, and TERN_PROFILE=trace.json writes the trace too. docs/profiling.md explains both.
  *
  * Times are the host's. On a device the host waits for each kernel (options.sync), so a kernel's
  * time is the device's, and nothing overlaps as it usually does. The profiler is per process: all
@@ -43,7 +43,7 @@ typedef struct tn_profiler_options {
     void (*ready)(void *user); /* or NULL */
     void *user;
     /* The machine's limits: 10^9 bytes and 10^9 floating-point operations per second, in f32 and in
-     * bf16 and f16 (f64: half of f32). 0: measured at the start, in about a tenth of a second. */
+     * bf16 and f16 (f64: half of f32). 0: not known, and not compared with. */
     double gbytes, gflops, half_gflops;
     bool sync;      /* true: wait for the device at the end of each kernel */
     int64_t events; /* 200000: size of the trace, the last events; fixed by the first start */
@@ -73,9 +73,9 @@ typedef enum tn_profiler_view {
     TN_PROFILER_OPS,    /* operations, their gradients, and regions, by self time */
     TN_PROFILER_MODULES /* modules by their path, forward and backward */
 } tn_profiler_view;
-/* At most `most` of them. `% limit`: the time that the machine would need for these bytes and
- * operations at its limits, relative to the time taken; above 100 the data was in a cache.
- * TN_EVALUE; TN_ENOMEM. */
+/* At most `most` of them. `% limit`, if limits were given: the time that the machine would need for
+ * these bytes and operations at its limits, relative to the time taken; above 100 the data was in a
+ * cache. TN_EVALUE; TN_ENOMEM. */
 TN_API tn_status tn_profiler_table(FILE *file, tn_profiler_view view, int most);
 
 /* The trace as JSON: modules, operations and kernels inside one another, a row for each thread, and

@@ -3,19 +3,15 @@
 #include <pthread.h>
 #include <string.h>
 
-#include "tests/support/fork.h"
 #include "tests/support/temp.h"
 
 #include "core/allocator.h"
-#include "core/sanitize.h"
-#include "profile/roofline.h"
 #include "profile/span.h"
 
 #include <tern/sys/backend.h>
 #include <tern/tern.h>
 
-/* The device's limits are given, so that they are not measured. */
-static tn_profiler_options quick_options(void) {
+static tn_profiler_options limited_options(void) {
     tn_profiler_options options = tn_profiler_defaults();
     options.gbytes = 10;
     options.gflops = options.half_gflops = 100;
@@ -94,7 +90,7 @@ static void net_init(small_net *net) {
 static tn_optim *profile_net(small_net *net) {
     net_init(net);
     tn_optim *opt = tn_adamw(net, tn_adamw_defaults());
-    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_OK);
     return opt;
 }
 
@@ -179,14 +175,14 @@ TEST(work_of_convolutions) {
     o.groups = 2;
     tn_tensor *x = tn_set_requires_grad(tn_ones(TN_DIMS(3, 4, 9, 7), TN_F32), true);
     tn_tensor *w = tn_set_requires_grad(tn_ones(TN_DIMS(6, 2, 3, 3), TN_F32), true);
-    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_OK);
     tn_backward(tn_sum_all(tn_conv2d_op(x, w, NULL, o))); /* (3, 6, 5, 4) */
     tn_profiler_stop();
     double product = 2.0 * (3 * 5 * 4) * (6 * 2 * 3 * 3);
     assert_float_equal(flops_of("conv", 0), product, 0);
     assert_float_equal(flops_of("conv", 1), 2 * product, 0);
 
-    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_OK);
     tn_conv_transpose2d_op(tn_ones(TN_DIMS(3, 6, 5, 4), TN_F32), w, NULL, o);
     tn_profiler_stop();
     assert_float_equal(flops_of("conv_transpose", -1), product, 0);
@@ -200,7 +196,7 @@ TEST(work_of_recurrent_nets) {
     tn_tensor *ih = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 3), TN_F32), true);
     tn_tensor *hh = tn_set_requires_grad(tn_ones(TN_DIMS(4 * 7, 7), TN_F32), true);
     tn_rnn_weights weights = {.weight_ih = ih, .weight_hh = hh};
-    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_OK);
     tn_backward(tn_sum_all(tn_lstm_op(x, NULL, NULL, weights, NULL, false, NULL, NULL)));
     tn_profiler_stop();
     double product = 2.0 * (5 * 2) * (4 * 7 * 3 + 4 * 7 * 7);
@@ -213,7 +209,7 @@ TEST(work_of_others) {
     tn_tensor *table = tn_ones(TN_DIMS(100, 8), TN_F32);
     tn_tensor *index = tn_zeros(TN_DIMS(3), TN_I64);
     tn_tensor *wide = tn_expand(row, TN_DIMS(7, 8));
-    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_OK);
     tn_add(a, wide);
     tn_embedding_op(table, index);
     tn_matmul(tn_ones(TN_DIMS(2, 4, 5), TN_F32), tn_ones(TN_DIMS(5, 6), TN_F32));
@@ -247,7 +243,7 @@ static void when_ready(void *user) {
 /* As with torch.profiler.schedule(skip_first=1, wait=1, warmup=1, active=2, repeat=2), steps 3, 4
  * and 7, 8 are kept. Step i calls exp i times. */
 TEST(schedule_of_steps) {
-    tn_profiler_options options = quick_options();
+    tn_profiler_options options = limited_options();
     options.skip_first = options.wait = options.warmup = 1;
     options.active = options.repeat = 2;
     options.ready = when_ready;
@@ -281,7 +277,7 @@ TEST(schedule_of_steps) {
 }
 
 TEST(steps_without_an_end) {
-    tn_profiler_options options = quick_options();
+    tn_profiler_options options = limited_options();
     options.warmup = 2;
     options.active = 1;
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
@@ -298,19 +294,19 @@ TEST(steps_without_an_end) {
 }
 
 TEST(wrong_calls) {
-    tn_profiler_options options = quick_options();
+    tn_profiler_options options = limited_options();
     options.wait = -1;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "an option is negative");
     options.wait = options.active = INT64_MAX;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "above 2^40");
-    options = quick_options();
+    options = limited_options();
     options.gflops = NAN;
     assert_int_equal(tn_profiler_start(options), TN_EVALUE);
     assert_error(TN_EVALUE, "an option is negative");
-    assert_int_equal(tn_profiler_start(quick_options()), TN_OK);
-    assert_int_equal(tn_profiler_start(quick_options()), TN_ESTATE);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_OK);
+    assert_int_equal(tn_profiler_start(limited_options()), TN_ESTATE);
     assert_error(TN_ESTATE, "is already running");
     assert_null(tn_profile_region_begin("caf\xe9"));
     assert_error(TN_EVALUE, "profile_region_begin: the name \"caf\xe9\" is not UTF-8");
@@ -334,7 +330,7 @@ static void *work_elsewhere(void *user) {
 TEST(regions_of_two_threads) {
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
     pthread_t other;
-    tn_profiler_start(quick_options());
+    tn_profiler_start(limited_options());
     {
         TN_PROFILE_REGION("outer \"part\"");
         tn_exp(x);
@@ -361,7 +357,7 @@ TEST(regions_of_two_threads) {
 /* A region that began before the kept steps is not counted; what runs inside it is. */
 TEST(region_around_the_start) {
     tn_tensor *x = tn_ones(TN_DIMS(3), TN_F32);
-    tn_profiler_options options = quick_options();
+    tn_profiler_options options = limited_options();
     options.warmup = options.active = 1;
     tn_profiler_start(options);
     {
@@ -382,7 +378,7 @@ TEST(region_around_the_start) {
 
 /* A region inside itself counts once in its total. */
 TEST(region_inside_itself) {
-    tn_profiler_start(quick_options());
+    tn_profiler_start(limited_options());
     {
         TN_PROFILE_REGION("again");
         TN_PROFILE_REGION("again");
@@ -421,7 +417,7 @@ TEST(recomputed_modules) {
 
 /* Without memory for sites, less is recorded, and nothing else changes. */
 TEST(no_memory_for_sites) {
-    tn_profiler_start(quick_options());
+    tn_profiler_start(limited_options());
     tn__alloc_fail_at(0);
     { TN_PROFILE_REGION("no memory for this"); }
     tn__alloc_fail_at(1);
@@ -429,31 +425,4 @@ TEST(no_memory_for_sites) {
     tn__alloc_fail_at(-1);
     tn_profiler_stop();
     assert_int_equal(calls_of(TN__SPAN_REGION, NULL), 0);
-}
-
-/* Measures the limits nearly all the time. */
-static void *measure_again(void *done) {
-    while (!__atomic_load_n((bool *)done, __ATOMIC_RELAXED)) {
-        tn__roofline_give((tn__roofline){1, 1, 1}); /* discards what was measured */
-        tn__roofline_give((tn__roofline){0});
-        tn__roofline_of(tn_cpu());
-    }
-    return NULL;
-}
-
-static void measure_in_child(void *unused) {
-    child_assert(tn__roofline_of(tn_cpu()).bytes > 0);
-}
-
-/* A child forked during a measurement measures for itself. */
-TEST(forks_while_limits_are_measured) {
-    bool done = false;
-    pthread_t thread;
-    if (TN__ASAN || !CHILD_HAS_THREADS) { skip(); }
-    pthread_create(&thread, NULL, measure_again, &done);
-    for (int i = 0; i < 3; i++) {
-        assert_child(measure_in_child, NULL);
-    }
-    __atomic_store_n(&done, true, __ATOMIC_RELAXED);
-    pthread_join(thread, NULL);
 }

@@ -49,7 +49,8 @@ def names(around):
 def tables_at_the_end_of_a_program():
     done = profiled("5", wish="1")
     same(done.stdout, b"stepping\n")
-    has(done.stderr, "limits of cpu: ", "\nlinear backward ", "\nadamw ", "\ntrain ", "\nnet.fc1 ", "\nnet.fc2 ", "% limit")
+    has(done.stderr, "\nlinear backward ", "\nadamw ", "\ntrain ", "\nnet.fc1 ", "\nnet.fc2 ")
+    holds(b"limit" not in done.stderr, "no limits are known")
     same(os.listdir("."), [])
 
 
@@ -95,18 +96,10 @@ def stopped(number):
 
 
 @test
-def ctrl_c_and_kill():
-    for number in (signal.SIGINT, signal.SIGTERM):
+def killed():
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         same(stopped(number), -number)
-        has(text("errors"), "\nlinear ", "the trace is in trace.json")
-        holds(sum(1 for _ in parents(events_of("trace.json"))) > 50)
-        os.remove("trace.json")
-
-
-@test
-def killed_at_once():
-    same(stopped(signal.SIGKILL), -signal.SIGKILL)
-    same((text("errors"), os.path.exists("trace.json")), ("", False))
+        same((text("errors"), os.path.exists("trace.json")), ("", False))
 
 
 @test
