@@ -52,18 +52,8 @@ static inline void mean_planes(const tn__pool_job *job, int64_t first, int64_t e
 }
 TN__PIECE(avg_pool_piece, mean_planes, tn__pool_job)
 
-tn_status tn__avg_pool_host(const tn_op_call *c, tn__host_piece *piece) {
-    const tn__pool_args *args = c->args;
-    tn__pool_job job = {.args = args,
-                        .x = tn__planes_of(c->x[0], args->spatial),
-                        .y = tn__planes_of(c->y[0], args->spatial)};
-    int64_t each = tn__pool_volume(args->in) + tn__pool_volume(args->out);
-    tn__host_pieces(c->x[0]->size[0] * c->x[0]->size[1], each, piece, &job);
-    return TN_OK;
-}
-
 static tn_status avg_pool_host(const tn_op_call *c) {
-    return tn__avg_pool_host(c, avg_pool_piece);
+    return tn__pool_host(c->args, c->x[0], c->y[0], NULL, avg_pool_piece);
 }
 
 static void avg_pool_backward(tn_op_grad *g) {

@@ -61,7 +61,7 @@ static void avg_unpool_piece(const void *user, int64_t first, int64_t end) {
 }
 
 static tn_status avg_unpool_host(const tn_op_call *c) {
-    return tn__avg_pool_host(c, avg_unpool_piece);
+    return tn__pool_host(c->args, c->x[0], c->y[0], NULL, avg_unpool_piece);
 }
 
 static void avg_unpool_backward(tn_op_grad *g) {

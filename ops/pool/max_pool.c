@@ -13,8 +13,6 @@
 #include "ops/index/index.h"
 #include "ops/pool/pool.h"
 
-#include "core/error.h"
-
 #include <math.h>
 #include <string.h>
 
@@ -153,7 +151,7 @@ static void max_pool_row(const tn__pool_job *job, const void *x, const tn__windo
         p.count = left < max ? left : max;
         take_places(job, x, w, &p);
         memcpy((char *)job->y.data + (size_t)to * size, &p.best, (size_t)p.count * size);
-        if (job->has_index) {
+        if (job->index.data) {
             memcpy((int32_t *)job->index.data + to, p.index, (size_t)p.count * sizeof(int32_t));
         }
     }
@@ -176,62 +174,39 @@ static void max_pool_piece(const void *user, int64_t first, int64_t end) {
 }
 
 static tn_status max_pool_host(const tn_op_call *c) {
-    const tn__pool_args *args = c->args;
-    const tn_desc *index = c->y[1];
-    tn__pool_job job = {.args = args,
-                        .x = tn__planes_of(c->x[0], args->spatial),
-                        .y = tn__planes_of(c->y[0], args->spatial)};
-    if (index) {
-        job.index = tn__planes_of(index, args->spatial);
-        job.has_index = true;
-    }
-    int64_t each = tn__pool_volume(args->in) + tn__pool_volume(args->out);
-    tn__host_pieces(c->x[0]->size[0] * c->x[0]->size[1], each, max_pool_piece, &job);
-    return TN_OK;
+    return tn__pool_host(c->args, c->x[0], c->y[0], c->y[1], max_pool_piece);
 }
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-#define MAX_POOL_BACK(type)                                                                 \
-    static void unpool_planes_##type(const tn__pool_job *job, int64_t first, int64_t end) { \
-        const tn__pool_args *a = job->args;                                                 \
-        int64_t in = tn__pool_volume(a->in), out = tn__pool_volume(a->out);                 \
-        for (int64_t p = first; p < end; p++) {                                             \
-            const type *dy = (const type *)job->x.data + tn__plane_at(&job->x, p);          \
-            type *dx = (type *)job->y.data + p * in;                                        \
-            const int32_t *index = (const int32_t *)job->index.data + p * out;              \
-            memset(dx, 0, (size_t)in * sizeof(type));                                       \
-            for (int64_t i = 0; i < a->out[0]; i++) {                                       \
-                for (int64_t j = 0; j < a->out[1]; j++) {                                   \
-                    const type *row = dy + i * job->x.stride[0] + j * job->x.stride[1];     \
-                    for (int64_t k = 0; k < a->out[2]; k++, index++) {                      \
-                        if (*index >= 0) { dx[*index] += row[k * job->x.stride[2]]; }       \
-                    }                                                                       \
-                }                                                                           \
-            }                                                                               \
-        }                                                                                   \
-    }
-MAX_POOL_BACK(float)
-MAX_POOL_BACK(double)
-
-static void max_unpool_piece(const void *user, int64_t first, int64_t end) {
-    const tn__pool_job *job = user;
-    if (job->x.dtype == TN_F64) {
-        unpool_planes_double(job, first, end);
-    } else {
-        unpool_planes_float(job, first, end);
+/* Of job, x is dy and y is dx. */
+static inline void unpool_planes(const tn__pool_job *job, int64_t first, int64_t end,
+                                 tn_dtype dtype) {
+    const tn__pool_args *a = job->args;
+    int64_t in = tn__pool_volume(a->in), out = tn__pool_volume(a->out);
+    for (int64_t p = first; p < end; p++) {
+        const int32_t *index = (const int32_t *)job->index.data + p * out;
+        int64_t dy = tn__plane_at(&job->x, p), dx = p * in;
+        for (int64_t i = 0; i < in; i++) {
+            tn__host_store(job->y.data, dtype, dx + i, 0);
+        }
+        for (int64_t i = 0; i < a->out[0]; i++) {
+            for (int64_t j = 0; j < a->out[1]; j++) {
+                int64_t row = dy + i * job->x.stride[0] + j * job->x.stride[1];
+                for (int64_t k = 0; k < a->out[2]; k++, index++) {
+                    if (*index < 0) { continue; }
+                    double sum = tn__host_load(job->y.data, dtype, dx + *index) +
+                                 tn__host_load(job->x.data, dtype, row + k * job->x.stride[2]);
+                    tn__host_store(job->y.data, dtype, dx + *index, sum);
+                }
+            }
+        }
     }
 }
+TN__PIECE(max_unpool_piece, unpool_planes, tn__pool_job)
 
 static tn_status max_pool_host_backward(const tn_op_back *b) {
-    const tn__pool_args *args = b->args;
-    tn__pool_job job = {.args = args,
-                        .x = tn__planes_of(b->dy[0], args->spatial),
-                        .y = tn__planes_of(b->dx[0], args->spatial),
-                        .index = tn__planes_of(b->y[1], args->spatial)};
-    int64_t each = tn__pool_volume(args->in) + tn__pool_volume(args->out);
-    tn__host_pieces(b->dx[0]->size[0] * b->dx[0]->size[1], each, max_unpool_piece, &job);
-    return TN_OK;
+    return tn__pool_host(b->args, b->dy[0], b->dx[0], b->y[1], max_unpool_piece);
 }
 
 static void max_pool_backward(tn_op_grad *g) {

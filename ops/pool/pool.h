@@ -37,7 +37,6 @@ static inline int64_t tn__plane_at(const tn__planes *p, int64_t i) {
 typedef struct tn__pool_job {
     const tn__pool_args *args;
     tn__planes x, y, index;
-    bool has_index;
 } tn__pool_job;
 
 static inline int64_t tn__pool_volume(const int64_t *size) {
@@ -59,8 +58,9 @@ tn_tensor *tn__pool_call(const tn_op *op, const char *name, int spatial, tn_tens
 bool tn__pool_fits(const tn_op_call *c, const int64_t *in);
 bool tn__pool_shape(tn_op_call *c, const int64_t *in, const int64_t *out);
 
-/* Of avg_pool and its gradient: runs piece, whose job is a tn__pool_job, over all planes. */
-tn_status tn__avg_pool_host(const tn_op_call *c, tn__host_piece *piece);
+/* Runs piece, whose job is a tn__pool_job, over all planes. index: of max_pool, or NULL. */
+tn_status tn__pool_host(const tn__pool_args *args, const tn_desc *x, const tn_desc *y,
+                        const tn_desc *index, tn__host_piece *piece);
 
 /* x (N, C, sizes) as (N, C, other sizes), the last args->spatial of size[3]. */
 tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size);

@@ -124,6 +124,16 @@ tn__planes tn__planes_of(const tn_desc *x, int spatial) {
     return p;
 }
 
+tn_status tn__pool_host(const tn__pool_args *args, const tn_desc *x, const tn_desc *y,
+                        const tn_desc *index, tn__host_piece *piece) {
+    tn__pool_job job = {
+        .args = args, .x = tn__planes_of(x, args->spatial), .y = tn__planes_of(y, args->spatial)};
+    if (index) { job.index = tn__planes_of(index, args->spatial); }
+    int64_t each = tn__pool_volume(args->in) + tn__pool_volume(args->out);
+    tn__host_pieces(x->size[0] * x->size[1], each, piece, &job);
+    return TN_OK;
+}
+
 tn_dims tn__pool_dims(tn_dims x, int spatial, const int64_t *size) {
     tn_dims dims = TN_DIMS(x.size[0], x.size[1]);
     for (int i = 0; i < spatial; i++) {
