@@ -101,8 +101,7 @@ tn_tensor *tn__deferred_even(const tn_tensor *t, tn_dims dims) {
     return x;
 }
 
-/* ---- Running
- * ---------------------------------------------------------------------------------- */
+/* ---- Running --------------------------------------------------------------------------------- */
 
 /* Runs all steps on y, which is contiguous and begins at element `first` of the whole, a multiple
  * of DRAW_GRAIN. */
