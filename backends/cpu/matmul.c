@@ -21,75 +21,59 @@ static tn_status run_product(tn_context *ctx, tn_dtype compute, const gemm_job *
 /* A bf16 product whose sums are rounded as they are stored. TN_EUNSUPPORTED: this processor does
  * not multiply bf16, y is not bf16, or is added to. */
 static tn_status rounded_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                                 gemm_job job, const void *bias) {
-    if (y->dtype != TN_BF16 || (job.beta != 0 && !bias)) { return TN_EUNSUPPORTED; }
+                                 gemm_job job) {
+    if (y->dtype != TN_BF16 || job.beta != 0) { return TN_EUNSUPPORTED; }
     job.c = desc_at(y, offset);
     job.ldc = row;
-    job.d = bias;
-    job.ldd = 0;
-    job.beta = bias ? 1 : 0;
+    job.beta = job.d ? 1 : 0;
     job.rounds = true;
     return TN_CPU(gemm_bf16)(ctx, &job);
 }
 
-/* A row of a temporary, into y at an offset. */
-typedef struct finish {
-    const tn_desc *y;
-    const void *from; /* f64 if y is, else f32 */
-    int64_t to, col, n;
-    double alpha, beta;
-} finish;
-
-/* y = alpha t + beta y, in y's dtype; y is not read when beta is 0. */
-static void finish_row(const finish *f) {
+/* n elements of y from an offset, `col` apart, = alpha t + beta y; y is not read when beta is 0. t
+ * is f64 if y is, else f32. */
+static void finish_row(const tn_desc *y, int64_t offset, int64_t col, int64_t n, const void *from,
+                       double alpha, double beta) {
     float sum[TILE], old[TILE];
-    for (int64_t j = 0; j < f->n; j += TILE) {
-        int64_t w = min_of(TILE, f->n - j), col = f->col;
-        char *to = desc_at(f->y, f->to + j * col);
-        if (f->y->dtype == TN_F64) {
-            const double *t = (const double *)f->from + j;
+    for (int64_t j = 0; j < n; j += TILE) {
+        int64_t w = min_of(TILE, n - j);
+        char *to = desc_at(y, offset + j * col);
+        if (y->dtype == TN_F64) {
+            const double *t = (const double *)from + j;
             double *out = (double *)to;
             for (int64_t l = 0; l < w; l++) {
-                out[l * col] = f->alpha * t[l] + (f->beta == 0 ? 0 : f->beta * out[l * col]);
+                out[l * col] = alpha * t[l] + (beta == 0 ? 0 : beta * out[l * col]);
             }
             continue;
         }
-        const float *t = (const float *)f->from + j;
-        if (f->beta != 0) { load_f32(old, to, f->y->dtype, col, w); }
+        const float *t = (const float *)from + j;
+        if (beta != 0) { load_f32(old, to, y->dtype, col, w); }
         for (int64_t l = 0; l < w; l++) {
-            sum[l] = (float)f->alpha * t[l] + (f->beta == 0 ? 0 : (float)f->beta * old[l]);
+            sum[l] = (float)alpha * t[l] + (beta == 0 ? 0 : (float)beta * old[l]);
         }
-        store_f32(to, f->y->dtype, col, sum, w);
+        store_f32(to, y->dtype, col, sum, w);
     }
 }
 
 /* Into a temporary with column stride 1, then to y. */
 static tn_status through_temporary(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                                   int64_t col, gemm_job job, const void *bias) {
+                                   int64_t col, gemm_job job) {
     int64_t m = job.m, n = job.n;
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
     TN__SCRATCH(char, temporary, ctx, (size_t)(m * n) * size_of(compute));
     if (!temporary) { return TN_ENOMEM; }
-    double alpha = job.alpha, beta = bias ? 0 : job.beta;
+    double alpha = job.alpha, beta = job.beta;
     job.c = temporary;
     job.ldc = n;
     job.alpha = 1;
-    job.beta = bias ? 1 : 0;
-    job.d = bias;
-    job.ldd = 0;
+    job.beta = job.d ? 1 : 0;
     tn_status status = run_product(ctx, compute, &job);
     if (status == TN_OK) {
         int threads = job.threads == 1 ? 1 : team_size(m, m * n / 4);
 #pragma omp parallel for num_threads(threads) if (threads > 1)
         for (int64_t i = 0; i < m; i++) {
-            finish f = {y,
-                        temporary + (size_t)(i * n) * size_of(compute),
-                        offset + i * row,
-                        col,
-                        n,
-                        alpha,
-                        beta};
-            finish_row(&f);
+            finish_row(y, offset + i * row, col, n, temporary + (size_t)(i * n) * size_of(compute),
+                       alpha, beta);
         }
     }
     return status;
@@ -107,7 +91,7 @@ static int64_t most_few_rows(const gemm_job *job) {
 
 /* By few_rows.h: few rows of a, and contiguous columns of b. TN_EUNSUPPORTED: not for few_rows. */
 static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                             int64_t col, const gemm_job *job, const void *bias) {
+                             int64_t col, const gemm_job *job) {
     if (y->dtype == TN_F64 || job->m < 1 || job->m > most_few_rows(job) || job->n < 1 ||
         job->k < 1 || (job->b.row != 1 && job->k > 1)) {
         return TN_EUNSUPPORTED;
@@ -116,10 +100,10 @@ static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, 
                         .n = job->n,
                         .k = job->k,
                         .alpha = job->alpha,
-                        .beta = bias ? 0 : job->beta,
+                        .beta = job->beta,
                         .x = job->a,
                         .w = {job->b.data, job->b.dtype, job->b.col, 1},
-                        .bias = bias,
+                        .bias = job->d,
                         .y = desc_at(y, offset),
                         .dtype = y->dtype,
                         .row = row,
@@ -128,31 +112,35 @@ static tn_status by_few_rows(tn_context *ctx, const tn_desc *y, int64_t offset, 
     return TN_CPU(few_rows)(ctx, &few);
 }
 
-/* One product into y at an offset; `bias` (contiguous f32 or f64, or NULL) is added to each row. */
+/* One product into y at an offset. job.d is NULL, or a bias (contiguous f32 or f64) that is added
+ * to each row; beta is then 0. */
 static tn_status one_product(tn_context *ctx, const tn_desc *y, int64_t offset, int64_t row,
-                             int64_t col, gemm_job job, const void *bias) {
+                             int64_t col, gemm_job job) {
     int64_t m = job.m, n = job.n;
     bool direct = y->dtype == TN_F32 || y->dtype == TN_F64, columns = col == 1 || n <= 1;
-    if (!columns && !bias && (row == 1 || m <= 1)) { /* the transpose has column stride 1 */
+    if (!columns && !job.d && (row == 1 || m <= 1)) { /* the transpose has column stride 1 */
         gemm_side a = {job.b.data, job.b.dtype, job.b.col, job.b.row},
                   b = {job.a.data, job.a.dtype, job.a.col, job.a.row};
         job.m = n;
         job.n = m;
         job.a = a;
         job.b = b;
-        return one_product(ctx, y, offset, col, row, job, NULL);
+        return one_product(ctx, y, offset, col, row, job);
     }
-    tn_status status = by_few_rows(ctx, y, offset, row, col, &job, bias);
+    tn_status status = by_few_rows(ctx, y, offset, row, col, &job);
     if (status == TN_EUNSUPPORTED && columns) {
-        status = rounded_product(ctx, y, offset, row, job, bias);
+        status = rounded_product(ctx, y, offset, row, job);
     }
     if (status != TN_EUNSUPPORTED) { return status; }
-    if (!direct || !columns) { return through_temporary(ctx, y, offset, row, col, job, bias); }
+    if (!direct || !columns) { return through_temporary(ctx, y, offset, row, col, job); }
     job.c = desc_at(y, offset);
     job.ldc = row;
-    job.d = bias ? bias : job.c;
-    job.ldd = bias ? 0 : row;
-    job.beta = bias ? 1 : job.beta;
+    if (job.d) {
+        job.beta = 1;
+    } else {
+        job.d = job.c;
+        job.ldd = row;
+    }
     return run_product(ctx, y->dtype, &job);
 }
 
@@ -164,7 +152,7 @@ static tn_status run_item(tn_context *ctx, const tn_desc *y, const tn_desc *a, c
                           gemm_job job, int64_t i) {
     job.a = side_of(a, i * a->stride[0], a->stride[1], a->stride[2]);
     job.b = side_of(b, i * b->stride[0], b->stride[1], b->stride[2]);
-    return one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], job, NULL);
+    return one_product(ctx, y, i * y->stride[0], y->stride[1], y->stride[2], job);
 }
 
 tn_status TN_CPU(matmul)(tn_context *ctx, const tn_desc *y, const tn_desc *a, const tn_desc *b,
@@ -208,7 +196,6 @@ tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     }
     int64_t m = x->size[0], n = w->size[0], k = x->size[1];
     tn_dtype compute = y->dtype == TN_F64 ? TN_F64 : TN_F32;
-    const void *bias = b ? b->data : NULL;
     bool copies = b && n > 0 && (b->dtype != compute || b->stride[0] != 1);
     TN__SCRATCH_IF(copies, double, copy, ctx, n);
     if (copies && !copy) { return TN_ENOMEM; }
@@ -217,9 +204,9 @@ tn_status TN_CPU(linear)(tn_context *ctx, const tn_desc *y, const tn_desc *x, co
     } else if (copies) {
         load_f32((float *)copy, b->data, b->dtype, b->stride[0], n);
     }
-    bias = copies ? copy : bias;
     gemm_job job = {.m = m, .n = n, .k = k, .alpha = 1, .threads = product_team(m, n, k)};
     job.a = side_of(x, 0, x->stride[0], x->stride[1]);
     job.b = side_of(w, 0, w->stride[1], w->stride[0]);
-    return one_product(ctx, y, 0, y->stride[0], y->stride[1], job, bias);
+    job.d = copies ? copy : b ? b->data : NULL;
+    return one_product(ctx, y, 0, y->stride[0], y->stride[1], job);
 }
