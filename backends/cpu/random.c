@@ -35,13 +35,21 @@ INLINE vec multiply_halves(vec a, vec b) {
 #endif
 }
 
-/* pair[p][i] holds words 2p and 2p + 1 of index + i, the first one low. Only the lower halves of
- * the elements of c count. */
-static inline void philox_lines(uint64_t key, uint64_t call, uint64_t index,
-                                uint64_t pair[2][LINES]) {
+typedef struct draw {
+    const tn_desc *y, *x; /* x: dropout's input */
+    tn_random_kind kind;
+    tn_random_key key;
+    double a, b, limit; /* limit: tn__uniform_limit */
+    uint32_t threshold;
+    uint64_t philox_key;
+} draw;
+
+/* pair[p][i] holds words 2p and 2p + 1 of block index + i, the first one low. Only the lower halves
+ * of the elements of c count. */
+static inline void draw_lines(uint64_t pair[2][LINES], const draw *d, uint64_t index) {
     const vec zero = {0};
     for (int from = 0; from < LINES; from += PARTS * VL) {
-        uint32_t k0 = (uint32_t)key, k1 = (uint32_t)(key >> 32);
+        uint32_t k0 = (uint32_t)d->philox_key, k1 = (uint32_t)(d->philox_key >> 32);
         vec c[4][PARTS];
         UNROLL
         for (int i = 0; i < PARTS; i++) {
@@ -52,7 +60,7 @@ static inline void philox_lines(uint64_t key, uint64_t call, uint64_t index,
             }
             c[0][i] = at;
             c[1][i] = at >> 32;
-            c[2][i] = zero + call;
+            c[2][i] = zero + d->key.call;
             c[3][i] = c[2][i] >> 32;
         }
         for (int round = 0; round < 10; round++) {
@@ -76,20 +84,6 @@ static inline void philox_lines(uint64_t key, uint64_t call, uint64_t index,
             memcpy(pair[1] + from + i * VL, &second, sizeof second);
         }
     }
-}
-
-typedef struct draw {
-    const tn_desc *y, *x; /* x: dropout's input */
-    tn_random_kind kind;
-    tn_random_key key;
-    double a, b, limit; /* limit: tn__uniform_limit */
-    uint32_t threshold;
-    uint64_t philox_key;
-} draw;
-
-/* The pairs of blocks first to first + LINES of this draw. */
-static inline void draw_lines(uint64_t pair[2][LINES], const draw *d, uint64_t first) {
-    philox_lines(d->philox_key, d->key.call, first, pair);
 }
 
 /* The words of elements [first, first + WORDS) of one word each; first is a multiple of 4. */
