@@ -61,10 +61,7 @@ static void pick_elements(char *y, int64_t y_stride, const char *x, int64_t x_st
 
 /* Rows of any strides. */
 static void gather_elements(const tn_desc *y, const tn_desc *x, const tn_desc *index) {
-    int64_t places = 1;
-    for (int k = 1; k < y->ndim; k++) {
-        places *= y->size[k];
-    }
+    int64_t places = count_of(y) / y->size[0];
     int threads = team_size(places, places * index->size[0]);
 #pragma omp parallel for num_threads(threads) if (threads > 1) schedule(static)
     for (int64_t place = 0; place < places; place++) {
