@@ -1,6 +1,7 @@
 /* gather and scatter_add, along a dimension and for whole rows. All indices are checked before
  * anything is written. */
 #include "backends/ref/ref.h"
+#include "backends/scratch.h"
 
 /* Whether every index is in [0, limit); if not, ctx says which one. */
 static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t limit) {
@@ -60,10 +61,9 @@ static tn_status scatter_dim(tn_context *ctx, const tn_desc *y, const tn_desc *i
         sum.stride[i] = count;
         count *= y->size[i];
     }
-    size_t bytes = (size_t)count * sizeof(float);
-    if (bytes == 0) { return TN_OK; }
-    sum.data = ctx->workspace(ctx, bytes);
-    if (!sum.data) { return TN_ENOMEM; }
+    TN__SCRATCH(float, sums, ctx, count);
+    if (!sums) { return TN_ENOMEM; }
+    sum.data = sums;
     for (walk w = walk_over(2, y, &sum); w.left > 0; walk_next(&w)) {
         store_float(&sum, w.at[1], load_float(y, w.at[0]));
     }
@@ -71,7 +71,6 @@ static tn_status scatter_dim(tn_context *ctx, const tn_desc *y, const tn_desc *i
     for (walk w = walk_over(2, y, &sum); w.left > 0; walk_next(&w)) {
         store_float(y, w.at[0], load_float(&sum, w.at[1]));
     }
-    ctx->workspace_free(ctx, sum.data, bytes);
     return TN_OK;
 }
 

@@ -14,6 +14,7 @@
  */
 #include "backends/recurrent.h"
 #include "backends/ref/ref.h"
+#include "backends/scratch.h"
 
 typedef struct step {
     const tn_recurrent *r;
@@ -208,8 +209,7 @@ tn_status tn__ref_recurrent_backward(tn_context *ctx, const tn_recurrent *r, con
                                      const tn_desc *dy, const tn_desc *dhn, const tn_desc *dcn) {
     if (!handles_dtype(r)) { return TN_EUNSUPPORTED; }
     step s = step_of(r);
-    size_t bytes = (size_t)(1 + 2 * s.H) * sizeof(double); /* never 0 */
-    double *dh = ctx->workspace(ctx, bytes);
+    TN__SCRATCH(double, dh, ctx, 2 * s.H);
     if (!dh) { return TN_ENOMEM; }
     double *dc = dh + s.H;
     for (s.b = 0; s.b < s.B; s.b++) {
@@ -226,6 +226,5 @@ tn_status tn__ref_recurrent_backward(tn_context *ctx, const tn_recurrent *r, con
             if (dc0) { store_float(dc0, s.b * s.H + j, dc[j]); }
         }
     }
-    ctx->workspace_free(ctx, dh, bytes);
     return TN_OK;
 }
