@@ -75,8 +75,12 @@ TEST(records_of_a_file) {
     assert_int_equal(tn_summary_add_histogram(w, "nothing", none, 2), TN_OK);
     assert_int_equal(tn_summary_add_image(w, "picture", tn_rand(TN_DIMS(3, 4, 5), TN_F32), 3),
                      TN_OK);
+    float reals[] = {-1, 0, 0.5, 1, 2, NAN};
+    unsigned char same[] = {0, 0, 128, 255, 255, 0};
+    tn_summary_add_image(w, "grey", TN_FROM(reals, TN_DIMS(1, 2, 3), TN_F32), 4);
+    tn_summary_add_image(w, "grey", TN_FROM(same, TN_DIMS(1, 2, 3), TN_U8), 4);
     assert_int_equal(tn_summary_flush(w), TN_OK);
-    size_t bytes, n;
+    size_t bytes, n, n_same;
     unsigned char *file = only_file(folder, &bytes);
     const unsigned char *at = file, *end = file + bytes, *data;
     data = open_record(&at, end, &n);
@@ -94,6 +98,10 @@ TEST(records_of_a_file) {
         data = open_record(&at, end, &n);
         assert_true(has_text(data, n, rest[i]));
     }
+    data = open_record(&at, end, &n); /* the same after the time */
+    const unsigned char *by_bytes = open_record(&at, end, &n_same);
+    assert_int_equal(n, n_same);
+    assert_memory_equal(data + 9, by_bytes + 9, n - 9);
     assert_ptr_equal(at, end);
     free(file);
     tn_summary_writer_free(w);
