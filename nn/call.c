@@ -91,16 +91,15 @@ static bool may_call(tn_module *m, const tn_values *in) {
 
 static tn_values call_recompute(tn_module *m, tn_values in, void *context);
 
-/* Precision and what is inside it. */
-static tn_values inner_bracket(tn_module *m, tn_values in, void *context) {
-    bool ok = tn__precision_inputs(m, &in), lent = false;
+/* The forward, or call_recompute, with the copies that the module's policy asks for in the
+ * fields. */
+static tn_values call_lent(tn_module *m, tn_values in, void *context,
+                           tn_values (*call)(tn_module *m, tn_values in, void *context)) {
+    bool ok;
     tn_module_lists *lists = m->lists;
-    if (ok) { lent = tn__precision_begin(m, &ok); }
-    tn_values out = !ok                              ? tn__no_values()
-                    : m->recompute && tn_grad_mode() ? call_recompute(m, in, context)
-                                                     : call_forward(m, in, context);
+    bool lent = tn__precision_begin(m, &ok);
+    tn_values out = ok ? call(m, in, context) : tn__no_values();
     if (lent) { tn__precision_end(lists); }
-    if (m->state == TN__MODULE_ALIVE) { tn__precision_outputs(m, &out); }
     return out;
 }
 
@@ -110,11 +109,12 @@ static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     tn_scope scope = tn_scope_begin(m->kind, TN__FORWARD_SCOPE);
     in = tn__hooks_before(m, in);
     tn__watch *watch = tn__watch_inputs(m, &in);
-    tn_values out;
-    if (!tn__module_of(m, "call") || !may_call(m, &in)) { /* a hook may have changed either */
-        out = tn__no_values();
-    } else {
-        out = inner_bracket(m, in, context);
+    tn_values out = tn__no_values();
+    /* a hook may have changed the module and its inputs */
+    if (tn__module_of(m, "call") && may_call(m, &in) && tn__precision_inputs(m, &in)) {
+        bool again = m->recompute && tn_grad_mode();
+        out = call_lent(m, in, context, again ? call_recompute : call_forward);
+        if (m->state == TN__MODULE_ALIVE) { tn__precision_outputs(m, &out); }
     }
     out = checked_results(m, tn__hooks_after(m, in, out));
     tn__watch_outputs(watch, &out);
@@ -123,17 +123,10 @@ static tn_values full_bracket(tn_module *m, tn_values in, void *context) {
     return out;
 }
 
-static tn_values call_bracket(tn_module *m, tn_values in, void *context) {
-    tn_values out;
+/* Whether the forward is all that there is to a call. */
+static bool is_plain(const tn_module *m, const tn_values *in) {
     bool hooked = m->lists && m->lists->hook_count > 0;
-    if (!may_call(m, &in)) {
-        out = tn__no_values();
-    } else if (m->recompute || hooked || !tn__precision_idle(m, &in)) {
-        out = full_bracket(m, in, context);
-    } else {
-        out = call_forward(m, in, context);
-    }
-    return out;
+    return !m->recompute && !hooked && tn__precision_idle(m, in);
 }
 
 tn_values tn_call_values(void *module, tn_values in, void *context) {
@@ -145,12 +138,15 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
     bool named = frame.name && frame.name[0]; /* a transparent one is part of the one around it */
     bool seen = tn__profiled() && named && tn__span_begin(&span, TN__SPAN_MODULE, frame.name);
     tn_values out;
-    if (tn__enter(m->kind)) {
-        out = call_bracket(m, in, context);
-        tn__leave();
-    } else {
+    bool entered = tn__enter(m->kind);
+    if (!entered || !may_call(m, &in)) {
         out = tn__no_values();
+    } else if (is_plain(m, &in)) {
+        out = call_forward(m, in, context);
+    } else {
+        out = full_bracket(m, in, context);
     }
+    if (entered) { tn__leave(); }
     if (seen) { tn__span_end(&span); }
     tn__frame_pop(&frame);
     return out;
@@ -158,17 +154,10 @@ tn_values tn_call_values(void *module, tn_values in, void *context) {
 
 tn_tensor *tn_call_list(void *module, tn_values in) {
     tn_values out = tn_call_values(module, in, NULL);
-    if (out.n > 1) {
-        tn__raise(TN_EVALUE, "call", "%s returns %d values: call it with tn_call_values",
-                  ((tn_module *)module)->kind, out.n);
-        return tn_inert();
-    }
-    if (!out.v[0]) {
-        tn__raise(TN_EVALUE, "call", "%s returns no value: call it with tn_call_values",
-                  ((tn_module *)module)->kind);
-        return tn_inert();
-    }
-    return out.v[0]; /* after an error: inert */
+    if (out.n <= 1 && out.v[0]) { return out.v[0]; /* after an error: inert */ }
+    tn__raise(TN_EVALUE, "call", "%s returns %d values: call it with tn_call_values",
+              ((tn_module *)module)->kind, out.n);
+    return tn_inert();
 }
 
 tn_tensor *tn_call(void *m, tn_tensor *x) {
@@ -205,16 +194,6 @@ static void free_again(void *user) {
     free(a);
 }
 
-/* The forward, with the copies that the module's policy asks for in the fields. */
-static tn_values forward_lent(tn_module *m, tn_values in, void *context) {
-    bool ok;
-    tn_module_lists *lists = m->lists;
-    bool lent = tn__precision_begin(m, &ok);
-    tn_values out = ok ? call_forward(m, in, context) : tn__no_values();
-    if (lent) { tn__precision_end(lists); }
-    return out;
-}
-
 static tn_values forward_again(void *user, tn_values in) {
     again *a = user;
     tn_module *m = tn__again_module(a->lists, a->training, "recompute");
@@ -225,27 +204,23 @@ static tn_values forward_again(void *user, tn_values in) {
     }
     tn__again_frames frames;
     tn__again_begin(&frames, a->lists);
-    tn_values out = forward_lent(m, in, a->context);
+    tn_values out = call_lent(m, in, a->context, call_forward);
     tn__again_end(&frames);
     return out;
 }
 
 static tn_values call_recompute(tn_module *m, tn_values in, void *context) {
     tn_module_lists *lists = tn__module_lists(m, "recompute");
-    again *a = lists ? tn__malloc(sizeof(*a)) : NULL;
-    if (!a) {
-        tn__raise(TN_ENOMEM, "recompute", "no memory to call the module again");
-        return tn__no_values();
-    }
+    again *a = lists ? tn__malloc_for(sizeof(*a), "recompute") : NULL;
+    if (!a) { return tn__no_values(); }
     *a =
         (again){.lists = tn__module_lists_keep(lists), .context = context, .training = m->training};
     tn__collection params = {.operation = "recompute"};
-    tn_values out;
-    if (!tn__collect_parameters(&params, m)) {
-        free_again(a);
-        out = tn__no_values();
-    } else {
+    tn_values out = tn__no_values();
+    if (tn__collect_parameters(&params, m)) {
         out = tn_recompute(forward_again, a, free_again, in, params.tensors, params.count);
+    } else {
+        free_again(a);
     }
     free(params.tensors);
     return checked_results(m, out);

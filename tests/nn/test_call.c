@@ -127,7 +127,7 @@ TRACED(wrong_values) {
     tn_module_init_values(&m, "silent", silent_forward);
     assert_int_equal(tn_call_values(&m, tn_values_of(x, NULL), NULL).n, 0);
     assert_int_equal(tn_error(), TN_OK);
-    assert_inert(tn_call(&m, x), TN_EVALUE, "returns no value");
+    assert_inert(tn_call(&m, x), TN_EVALUE, "returns 0 values");
     tn_module_finish(&m);
 }
 
