@@ -45,26 +45,16 @@ static bool add_output(tn_op_call *c, tn_tensor *t) {
     return true;
 }
 
-/* The first input that is present; NULL: none is. */
-static const tn_tensor *first_input(const tn_op_call *c, int *place) {
-    for (int i = 0; i < c->inputs; i++) {
-        if (c->in[i]) {
-            *place = i;
-            return c->in[i];
-        }
-    }
-    return NULL;
-}
-
-/* Where the operation runs. */
+/* Where the operation runs: where its first input is. */
 static tn_device device_of(const tn_op_call *c) {
-    int place;
-    const tn_tensor *first = first_input(c, &place);
-    return first ? first->storage->device : tn_default_device();
+    for (int i = 0; i < c->inputs; i++) {
+        if (c->in[i]) { return c->in[i]->storage->device; }
+    }
+    return tn_default_device();
 }
 
 bool tn_op_out(tn_op_call *c, tn_dims dims, tn_dtype dtype) {
-    return add_output(c, tn__new(dims, dtype, device_of(c)));
+    return tn_op_out_on(c, device_of(c), dims, dtype);
 }
 
 bool tn_op_out_on(tn_op_call *c, tn_device device, tn_dims dims, tn_dtype dtype) {
@@ -175,11 +165,10 @@ __attribute__((cold)) static bool refuse_count(const tn_op_call *c) {
 
 /* Whether their number is right, and all are usable and on one device. */
 static bool check_inputs(const tn_op_call *c) {
-    int place = 0;
-    const tn_tensor *first = first_input(c, &place);
     if (has_more(c->op, c->inputs) || first_wanted(c->op, c->inputs) < TN_OP_INPUTS) {
         return refuse_count(c);
     }
+    int first = -1;
     for (int i = 0; i < c->inputs; i++) {
         const tn_tensor *t = c->in[i];
         if (!t) {
@@ -195,11 +184,13 @@ static bool check_inputs(const tn_op_call *c) {
                                                     : !tn__usable(t, c->op->name)) {
             return false;
         }
-        if (!tn__same_device(t->storage->device, first->storage->device)) {
+        first = first < 0 ? i : first;
+        const tn_tensor *other = c->in[first];
+        if (!tn__same_device(t->storage->device, other->storage->device)) {
             return tn_op_fail(
                 c, TN_EDEVICE, "%s %s is on %s but %s %s is on %s (tn_to one of them)",
-                tn_op_input_name(c->op, place).text, tn_shape_text(first),
-                tn_device_text(first->storage->device), tn_op_input_name(c->op, i).text,
+                tn_op_input_name(c->op, first).text, tn_shape_text(other),
+                tn_device_text(other->storage->device), tn_op_input_name(c->op, i).text,
                 tn_shape_text(t), tn_device_text(t->storage->device));
         }
     }
