@@ -3,6 +3,7 @@
 #ifndef TERN_AUTOGRAD_AGAIN_H
 #define TERN_AUTOGRAD_AGAIN_H
 
+#include "autograd/halves.h"
 #include "autograd/mode.h"
 
 /* Begins a forward that is not recorded, since it will run again (`again`) or since nothing is.
@@ -49,5 +50,10 @@ static inline void tn__replay_end(const tn__replay *before) {
     tn__grad_self.recompute_depth--;
     tn__moment_set(&before->after);
 }
+
+/* Gives the gradients of a node whose forward has run again, from `in` to `out`. `in` are its first
+ * inputs, NULL where `out` does not lead to one; the others are parameters. rest: as of
+ * tn__rule_rest, or NULL. */
+void tn__give_again(tn_op_grad *g, tn_values in, tn_values out, tn__run **rest);
 
 #endif

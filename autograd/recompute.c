@@ -47,9 +47,8 @@ static tn_tensor *fresh_input(tn_op_grad *g, int i, bool rest) {
 /* What input i of the node is in the repeated graph, if its gradient is needed: now, or in the
  * second half. Else NULL. */
 static tn_tensor *chosen_input(const tn_op_grad *g, tn_values in, int i, bool later) {
-    const recompute_args *args = g->args;
     bool needed = later ? tn__rule_later(g, i) : g->wants[i];
-    return !needed ? NULL : i < args->inputs ? in.v[i] : g->node->edges[i].leaf;
+    return !needed ? NULL : i < in.n ? in.v[i] : g->node->edges[i].leaf;
 }
 
 static int list_inputs(const tn_op_grad *g, tn_values in, bool later, tn_tensor **chosen) {
@@ -61,18 +60,7 @@ static int list_inputs(const tn_op_grad *g, tn_values in, bool later, tn_tensor 
     return count;
 }
 
-/* The gradients of the inputs that are listed for this call, in their order. */
-static void give_listed(tn_op_grad *g, tn_tensor *const *made) {
-    const recompute_args *args = g->args;
-    for (int i = 0; i < g->inputs; i++) {
-        if (g->wants[i] && (i < args->inputs || g->node->edges[i].leaf)) {
-            tn_op_give(g, i, *made++);
-        }
-    }
-}
-
-/* rest: as of tn__rule_rest. */
-static void give_gradients(tn_op_grad *g, tn_values in, tn_values out, tn__run **rest) {
+void tn__give_again(tn_op_grad *g, tn_values in, tn_values out, tn__run **rest) {
     tn_tensor *roots[TN_MAX_VALUES], *grads[TN_MAX_VALUES];
     int n = 0;
     for (int i = 0; i < out.n; i++) {
@@ -82,7 +70,7 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out, tn__run *
         }
     }
     size_t inputs = (size_t)g->inputs;
-    tn_tensor **chosen = tn__malloc_for(3 * inputs * sizeof(tn_tensor *), "recompute");
+    tn_tensor **chosen = tn__malloc_for(3 * inputs * sizeof(tn_tensor *), g->op->name);
     if (!chosen) { return; }
     int count = list_inputs(g, in, false, chosen);
     tn_tensor **made = chosen + inputs, **later = made + inputs;
@@ -94,14 +82,22 @@ static void give_gradients(tn_op_grad *g, tn_values in, tn_values out, tn__run *
     } else if (n > 0 && count > 0) {
         tn_grad(roots, grads, n, chosen, count, made, options);
     }
-    if (n > 0 && count > 0 && !tn__pending()) { give_listed(g, made); }
+    for (int i = 0, place = 0; n > 0 && i < g->inputs && !tn__pending(); i++) {
+        if (chosen_input(g, in, i, false)) { tn_op_give(g, i, made[place++]); }
+    }
     free(chosen);
 }
 
 /* The second half. */
 static void give_rest(tn_op_grad *g, tn__run **rest) {
+    const recompute_args *args = g->args;
     tn_tensor **made = tn__malloc_for((size_t)g->inputs * sizeof(tn_tensor *), "recompute");
-    if (made && tn__grad_rest(*rest, made) == TN_OK) { give_listed(g, made); }
+    bool done = made && tn__grad_rest(*rest, made) == TN_OK;
+    for (int i = 0, place = 0; done && i < g->inputs; i++) {
+        if (g->wants[i] && (i < args->inputs || g->node->edges[i].leaf)) {
+            tn_op_give(g, i, made[place++]);
+        }
+    }
     if (made) { /* freed */
         *rest = NULL;
     }
@@ -125,7 +121,7 @@ static void recompute_backward(tn_op_grad *g) {
         tn__raise(TN_ESTATE, "recompute", "the forward returned %d values, but %d the first time",
                   out.n, g->outputs);
     }
-    if (!tn__pending()) { give_gradients(g, in, out, rest); }
+    if (!tn__pending()) { tn__give_again(g, in, out, rest); }
 }
 
 static const tn_op recompute_op = {

@@ -155,33 +155,6 @@ static bool rewind_to(chain *c, int k) {
 
 /* ---- Backward -------------------------------------------------------------------------------- */
 
-/* Which inputs of the node the module's result leads to; of a step that is its other stream, as
- * `from`, and parameters. */
-static tn_tensor *input_behind(const tn_op_grad *g, int i, tn_tensor *from) {
-    bool wanted = i > 0 && g->wants[i];
-    return !wanted ? NULL : i == 1 ? from : g->node->edges[i].leaf;
-}
-
-/* The gradients through the module's result `part`. */
-static void give_gradients(tn_op_grad *g, tn_tensor *part, tn_tensor *from) {
-    tn__collection chosen = {.operation = "reversible"};
-    for (int i = 0; i < g->inputs; i++) {
-        tn_tensor *t = input_behind(g, i, from);
-        if (t) { tn__collect(&chosen, t); }
-    }
-    if (chosen.count > 0 && !chosen.failed && tn_requires_grad(part)) {
-        tn_tensor **made = tn__malloc_for((size_t)chosen.count * sizeof(*made), "reversible");
-        if (made && tn_grad(&part, g->dout, 1, chosen.tensors, chosen.count, made,
-                            TN_WITH(tn_grad, .allow_unused = true)) == TN_OK) {
-            for (int i = 0, place = 0; i < g->inputs; i++) {
-                if (input_behind(g, i, from)) { tn_op_give(g, i, made[place++]); }
-            }
-        }
-        free(made);
-    }
-    free(chosen.tensors);
-}
-
 static void step_backward(tn_op_grad *g) {
     const step_args *args = g->args;
     chain *c = args->chain;
@@ -199,7 +172,7 @@ static void step_backward(tn_op_grad *g) {
     if (tn__pending() || !undo_step(c, args->step, part)) { return; }
     if (args->step == c->first) { set_now(c, 0, NULL, NULL); }
     tn_op_give(g, 0, g->dout[0]);
-    give_gradients(g, part, from);
+    tn__give_again(g, (tn_values){2, {NULL, from}}, (tn_values){1, {part}}, NULL);
 }
 
 static void finish_step(void *memory) {
@@ -216,13 +189,19 @@ static const tn_op step_op = {
 
 /* ---- Forward --------------------------------------------------------------------------------- */
 
-/* Makes y the result of step k's node, if a gradient leads through it. False after raising. */
-static bool record_step(chain *c, int k, tn_tensor *const *stream, tn_tensor *y) {
+/* Makes y the result of step k's node, if a gradient leads through it. `version`: of the stream
+ * that the module read, before it ran. False after raising. */
+static bool record_step(chain *c, int k, tn_tensor *const *stream, uint32_t version, tn_tensor *y) {
+    const tn_module_lists *child = c->lists->children[k];
     tn__collection in = {.operation = "reversible"};
     bool ok = tn__collect(&in, stream[k % 2]) && tn__collect(&in, stream[1 - k % 2]) &&
-              tn__collect_parameters(&in, c->lists->children[k]->module);
+              tn__collect_parameters(&in, child->module);
     bool wanted = in.count > 2 || tn_requires_grad(stream[0]) || tn_requires_grad(stream[1]);
-    if (ok && wanted) {
+    if (ok && wanted && version_of(stream[1 - k % 2]) != version) {
+        ok = tn__fail(TN_ESTATE, "reversible",
+                      "\"%s\", %s, changed its input in place, which backward then would not find",
+                      child->name, child->kind);
+    } else if (ok && wanted) {
         __atomic_fetch_add(&c->refs, 1, __ATOMIC_RELAXED);
         step_args args = {c, k};
         tn_node *node = tn__node_new(&step_op, &args, in.tensors, in.count, 1, 0);
@@ -247,14 +226,7 @@ static tn_tensor *run_step(const tn_module *m, chain *c, int k, tn_tensor *const
     bool before = tn__first_pass_begin(c != NULL);
     tn_tensor *y = tn_add(stream[k % 2], make_part(m, k, from, seen, stream[k % 2]));
     tn__first_pass_end(c != NULL, before);
-    if (c && !tn_is_inert(y) && version_of(from) != version) {
-        const tn_module_lists *child = m->lists->children[k];
-        tn__raise(TN_ESTATE, m->kind,
-                  "\"%s\", %s, changed its input in place, which backward then would not find",
-                  child->name, child->kind);
-        return tn_inert();
-    }
-    bool ok = !tn_is_inert(y) && (!c || record_step(c, k, stream, y));
+    bool ok = !tn_is_inert(y) && (!c || record_step(c, k, stream, version, y));
     return ok ? tn_return(y) : tn_inert();
 }
 
@@ -278,15 +250,6 @@ static bool inputs_fit(const tn_reversible *m, const tn_values *in) {
     return true;
 }
 
-/* Whether a gradient is wanted of anything that a call reads. */
-static bool is_recorded(tn_module *m, const tn_values *in) {
-    tn__collection c = {.operation = m->kind};
-    bool any = tn_grad_mode() && (tn_requires_grad(in->v[0]) || tn_requires_grad(in->v[1]) ||
-                                  (tn__collect_parameters(&c, m) && c.count > 0));
-    free(c.tensors);
-    return any;
-}
-
 /* Runs the steps on the streams. False after raising. */
 static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_tensor **stream) {
     for (int k = 0; k < 2 * m->pairs; k++) {
@@ -305,8 +268,7 @@ static bool run_steps(const tn_reversible *m, chain *c, const tn_values *in, tn_
 static tn_values reversible_forward(tn_module *self, tn_values in, void *context) {
     const tn_reversible *m = (tn_reversible *)self;
     if (!inputs_fit(m, &in)) { return tn__no_values(); }
-    bool record = is_recorded(self, &in);
-    chain *c = record ? new_chain(self, 2 * m->pairs, &in) : NULL;
+    chain *c = tn_grad_mode() ? new_chain(self, 2 * m->pairs, &in) : NULL;
     if (tn__pending()) {
         release_chain(c);
         return tn__no_values();
