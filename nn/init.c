@@ -9,26 +9,23 @@
 
 #include <math.h>
 
-/* Where t's values are drawn: t itself on the CPU, else a tensor like it there. */
-static tn_tensor *host_tensor(tn_tensor *t) {
-    return tn_device_of(t).kind == TN_CPU ? t : tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t));
-}
-
-/* Copies values drawn on the host to t's device. */
-static void give_values(tn_tensor *t, tn_tensor *drawn) {
-    if (drawn != t) { tn_copy_(t, drawn); }
+/* Draws into t on the CPU, else into a tensor like it there, which is then copied. */
+static void draw_values(tn_tensor *t, double a, double b,
+                        tn_tensor *(*draw)(tn_tensor *, double, double, tn_generator *)) {
+    TN_NO_GRAD;
+    TN_SCOPE;
+    bool here = tn_device_of(t).kind == TN_CPU;
+    tn_tensor *host = here ? t : tn_empty_on(tn_cpu(), tn_shape(t), tn_dtype_of(t));
+    tn_tensor *drawn = draw(host, a, b, NULL);
+    if (!here) { tn_copy_(t, drawn); }
 }
 
 void tn_init_uniform(tn_tensor *t, double low, double high) {
-    TN_NO_GRAD;
-    TN_SCOPE;
-    give_values(t, tn_uniform_(host_tensor(t), low, high, NULL));
+    draw_values(t, low, high, tn_uniform_);
 }
 
 void tn_init_normal(tn_tensor *t, double mean, double std) {
-    TN_NO_GRAD;
-    TN_SCOPE;
-    give_values(t, tn_normal_(host_tensor(t), mean, std, NULL));
+    draw_values(t, mean, std, tn_normal_);
 }
 
 void tn_init_constant(tn_tensor *t, double value) {
