@@ -85,26 +85,23 @@ static bool apply_below(tn_module *m, const tn_precision *policy) {
     return true;
 }
 
-static bool find_unit(tn_module *m, const char *path, void *user) {
-    bool *found = user;
-    *found = m->lists && m->lists->unit;
-    return !*found;
-}
-
-static bool find_part(const tn_entry *entry, void *user) {
-    bool *found = user;
-    *found = tn__entry_record(entry)->part != NULL;
-    return !*found;
+static bool is_sharded_below(const tn_module_lists *lists) {
+    bool sharded = lists->unit;
+    for (int i = 0; i < lists->record_count && !sharded; i++) {
+        sharded = lists->records[i]->part;
+    }
+    for (int i = 0; i < lists->child_count && !sharded; i++) {
+        sharded = is_sharded_below(lists->children[i]);
+    }
+    return sharded;
 }
 
 /* Whether m, a module around it or one below it is sharded: sharding then handles dtypes. */
-static bool is_sharded(tn_module *m) {
-    bool sharded = false;
-    for (const tn_module_lists *l = m->lists; l && !sharded; l = l->up) {
+static bool is_sharded(const tn_module_lists *lists) {
+    bool sharded = is_sharded_below(lists);
+    for (const tn_module_lists *l = lists->up; l && !sharded; l = l->up) {
         sharded = l->unit;
     }
-    if (!sharded) { tn_module_each_module(m, find_unit, &sharded); }
-    if (!sharded) { tn_module_each(m, (tn_walk){.with_shared = true}, find_part, &sharded); }
     return sharded;
 }
 
@@ -127,7 +124,7 @@ tn_status tn_module_set_precision(void *module, tn_precision policy) {
     if (lists->lending) {
         return tn__raise(TN_ESTATE, "module_set_precision", "%s is being called", m->kind);
     }
-    if (is_sharded(m)) {
+    if (is_sharded(lists)) {
         return tn__raise(TN_ESTATE, "module_set_precision",
                          "%s is sharded, or around or below a sharded module: set precision first",
                          m->kind);
