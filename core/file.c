@@ -120,11 +120,7 @@ bool tn__file_begin(tn__file *f, const char *path, const char *operation) {
     f->path = tn__strdup_for(path, operation);
     f->temporary = tn__asprintf(operation, "%s.tmp", path);
     f->digest = tn__digest_new(operation);
-    if (!f->path || !f->temporary || !f->digest) {
-        file_finish(f);
-        return false;
-    }
-    if (!may_replace(f)) {
+    if (!f->path || !f->temporary || !f->digest || !may_replace(f)) {
         file_finish(f);
         return false;
     }
