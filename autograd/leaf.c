@@ -256,33 +256,23 @@ static tn_tensor *own_copy(tn_tensor *grad, tn_dtype dtype) {
     return tn__exclusive(grad) && grad->storage->bytes == bytes ? grad : tn__ops.copy(grad);
 }
 
-/* Copies the gradient to the caller's buffer, or adds it to what is there. */
-static tn_status fill_buffer(tn_leaf *leaf, tn_tensor *grad) {
-    if (in_lent_buffer(leaf, grad)) {
-        tn__touch(leaf->grad);
-    } else {
-        if (grad != leaf->lent) { end_loan(leaf); }
-        if (leaf->stale) {
-            tn__ops.copy_(leaf->grad, grad);
-        } else {
-            tn__ops.add_(leaf->grad, grad->dtype == leaf->grad_dtype
-                                         ? grad
-                                         : tn__ops.cast(grad, leaf->grad_dtype));
-        }
-    }
-    leaf->stale = leaf->stale && tn__pending();
-    return tn_error();
-}
-
+/* Makes grad the leaf's gradient, in the caller's buffer if there is one, or adds it to what is
+ * there. */
 static tn_status write_grad(tn_leaf *leaf, tn_tensor *grad) {
-    if (leaf->preset) { return fill_buffer(leaf, grad); }
-    if (leaf->grad && !leaf->stale) {
+    bool there = in_lent_buffer(leaf, grad);
+    if (leaf->preset && grad != leaf->lent) { end_loan(leaf); }
+    if (there) {
+        tn__touch(leaf->grad);
+    } else if (leaf->grad && !leaf->stale) {
         tn__ops.add_(leaf->grad,
                      grad->dtype == leaf->grad_dtype ? grad : tn__ops.cast(grad, leaf->grad_dtype));
-        return tn_error();
+    } else if (leaf->preset) {
+        tn__ops.copy_(leaf->grad, grad);
+    } else {
+        tn_tensor *mine = own_copy(grad, leaf->grad_dtype);
+        if (!mine->inert) { replace_grad(leaf, mine, false, false); }
     }
-    tn_tensor *mine = own_copy(grad, leaf->grad_dtype);
-    if (!mine->inert) { replace_grad(leaf, mine, false, false); }
+    leaf->stale = leaf->stale && tn__pending();
     return tn_error();
 }
 
