@@ -108,18 +108,10 @@ static tn_tensor *hidden_branch(tn_transformer_layer *m, int branch, tn_tensor *
     return join_branch(m, branch, x, tn_call(&m->linear2, y));
 }
 
-static bool take_encoder_inputs(const tn_module *m, tn_values *in) {
-    return take_inputs(m, in, 1, 3, "src, mask and key padding mask");
-}
-
-static bool take_decoder_inputs(const tn_module *m, tn_values *in) {
-    return take_inputs(m, in, 2, 6, "tgt, memory, their masks and their key padding masks");
-}
-
 /* (src, mask, key padding mask) -> (B, T, C) */
 static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *context) {
     tn_transformer_layer *m = (tn_transformer_layer *)self;
-    if (!take_encoder_inputs(self, &in)) { return tn__no_values(); }
+    if (!take_inputs(self, &in, 1, 3, "src, mask and key padding mask")) { return tn__no_values(); }
     tn_tensor *x = self_branch(m, in.v[0], in.v[2], in.v[1]);
     return tn_values_of(hidden_branch(m, 1, x), NULL);
 }
@@ -127,7 +119,9 @@ static tn_values encoder_layer_forward(tn_module *self, tn_values in, void *cont
 /* (tgt, memory, tgt mask, memory mask, tgt padding, memory padding) -> (B, T, C) */
 static tn_values decoder_layer_forward(tn_module *self, tn_values in, void *context) {
     tn_transformer_layer *m = (tn_transformer_layer *)self;
-    if (!take_decoder_inputs(self, &in)) { return tn__no_values(); }
+    if (!take_inputs(self, &in, 2, 6, "tgt, memory, their masks and their key padding masks")) {
+        return tn__no_values();
+    }
     tn_tensor *x = self_branch(m, in.v[0], in.v[4], in.v[2]);
     tn_tensor *y = branch_input(m, 1, x);
     x = join_branch(m, 1, x, attend_with(&m->multihead_attn, y, in.v[1], in.v[5], in.v[3]));
@@ -190,8 +184,9 @@ void tn_transformer_decoder_layer_init(tn_transformer_decoder_layer *m, int64_t 
 
 /* ---- Stacks ---------------------------------------------------------------------------------- */
 
-/* Runs the layers in turn, with the same other inputs for each; then the norm. */
-static tn_values run_stack(const tn_transformer_stack *m, tn_values in) {
+/* Runs the layers in turn, with the same other inputs for each, which they check; then the norm. */
+static tn_values stack_forward(tn_module *self, tn_values in, void *context) {
+    const tn_transformer_stack *m = (tn_transformer_stack *)self;
     tn_tensor *input = in.v[0];
     for (int i = 0, n = tn_module_children(m->layers); i < n; i++) {
         tn_tensor *y = tn_call_list(tn_module_at(m->layers, i), in);
@@ -201,20 +196,10 @@ static tn_values run_stack(const tn_transformer_stack *m, tn_values in) {
     return tn_values_of(m->norm ? tn_call(m->norm, in.v[0]) : in.v[0], NULL);
 }
 
-static tn_values encoder_forward(tn_module *self, tn_values in, void *context) {
-    return take_encoder_inputs(self, &in) ? run_stack((tn_transformer_stack *)self, in)
-                                          : tn__no_values();
-}
-
-static tn_values decoder_forward(tn_module *self, tn_values in, void *context) {
-    return take_decoder_inputs(self, &in) ? run_stack((tn_transformer_stack *)self, in)
-                                          : tn__no_values();
-}
-
 static void stack_init(tn_transformer_stack *m, bool decoder, int64_t width, int heads, int layers,
                        const tn_transformer_options *o) {
     if (!tn__layer_begin(m, sizeof(*m), decoder ? "transformer_decoder" : "transformer_encoder",
-                         NULL, decoder ? decoder_forward : encoder_forward) ||
+                         NULL, stack_forward) ||
         !tn__layer_options(m, o->from_defaults, "tn_transformer")) {
         return;
     }
