@@ -101,10 +101,9 @@ static void batch_norm_init(tn_batch_norm_layer *m, const char *kind, int least,
                             int64_t channels, tn_batch_norm_options options) {
     if (!tn__layer_begin(m, sizeof(*m), kind, batch_norm_forward, NULL) ||
         !tn__layer_options(m, options.from_defaults, "tn_batch_norm") ||
-        !TN__LAYER_FITS(m, {"channels", channels, 1, 0})) {
+        !TN__LAYER_FITS(m, {"channels", channels, 1, 0}) || !tn__layer_eps(m, options.eps)) {
         return;
     }
-    if (!tn__layer_eps(m, options.eps)) { return; }
     TN_SCOPE;
     m->base.fields = batch_norm_fields;
     m->options = options;

@@ -34,14 +34,10 @@ static const tn_field conv_fields[] = {
 /* The weight's sizes. False after raising. */
 static bool weight_dims(tn_conv *m, int64_t in, int64_t out, tn_dims kernel, tn_dims *dims) {
     int64_t groups = m->options.groups;
-    if (!TN__LAYER_FITS(m, {"in", in, 1, 0}, {"out", out, 1, 0}, {"groups", groups, 1, 0})) {
+    if (!TN__LAYER_FITS(m, {"in", in, 1, 0}, {"out", out, 1, 0}, {"groups", groups, 1, 0}) ||
+        !tn__layer_multiple(m, "in", in, "groups", groups) ||
+        !tn__layer_multiple(m, "out", out, "groups", groups)) {
         return false;
-    }
-    if (in % groups != 0 || out % groups != 0) {
-        return tn__layer_refuse(m, TN_EVALUE,
-                                "%s is %lld but groups is %lld (%s must be a multiple)",
-                                in % groups ? "in" : "out", (long long)(in % groups ? in : out),
-                                (long long)groups, in % groups ? "in" : "out");
     }
     if (kernel.ndim != 1 && kernel.ndim != m->spatial) {
         return tn__layer_refuse(m, TN_EVALUE, "the kernel has %d sizes (must be 1 or %d)",

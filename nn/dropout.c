@@ -38,9 +38,7 @@ static void dropout_init(tn_dropout *m, const char *kind, int spatial, double p)
     m->base.fields = dropout_fields;
     m->p = p;
     m->spatial = spatial;
-    if (!(p >= 0.0 && p <= 1.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "p is %g (a probability is in [0, 1])", p);
-    }
+    tn__layer_probability(m, "p", p);
 }
 
 /* One kind's functions. */

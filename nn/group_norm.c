@@ -5,15 +5,8 @@
 
 /* False after raising. */
 static bool channels_fit(void *m, int64_t groups, int64_t channels, double eps) {
-    if (!TN__LAYER_FITS(m, {"channels", channels, 1, 0}, {"groups", groups, 1, 0})) {
-        return false;
-    }
-    if (channels % groups != 0) {
-        return tn__layer_refuse(m, TN_EVALUE,
-                                "channels is %lld but groups is %lld (channels must be a multiple)",
-                                (long long)channels, (long long)groups);
-    }
-    return tn__layer_eps(m, eps);
+    return TN__LAYER_FITS(m, {"channels", channels, 1, 0}, {"groups", groups, 1, 0}) &&
+           tn__layer_multiple(m, "channels", channels, "groups", groups) && tn__layer_eps(m, eps);
 }
 
 static void register_affine(tn_module *m, tn_tensor **weight, tn_tensor **bias, int64_t channels,

@@ -101,13 +101,9 @@ tn_grouped_attention_options tn_grouped_attention_defaults(void) {
 static bool options_fit(void *m, int64_t width, const tn_grouped_attention_options *o,
                         int64_t head_width, int kv_heads) {
     if (!TN__LAYER_FITS(m, {"width", width, 1, 0}, {"heads", o->heads, 1, 0},
-                        {"kv_heads", kv_heads, 1, 0})) {
+                        {"kv_heads", kv_heads, 1, 0}) ||
+        !tn__layer_multiple(m, "heads", o->heads, "kv_heads", kv_heads)) {
         return false;
-    }
-    if (o->heads % kv_heads != 0) {
-        return tn__layer_refuse(m, TN_EVALUE,
-                                "heads is %d but kv_heads is %d (heads must be a multiple)",
-                                o->heads, kv_heads);
     }
     if (o->head_width == 0 && width % o->heads != 0) {
         return tn__layer_refuse(

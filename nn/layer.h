@@ -54,6 +54,9 @@ bool tn__layer_options(void *m, bool made, const char *what);
 #define TN__LAYER_FITS(m, ...) tn__layer_fits(m, TN__BEYOND(__VA_ARGS__))
 bool tn__layer_fits(void *m, const char *wrong);
 bool tn__layer_eps(void *m, double eps); /* of a norm: at least 0 */
+bool tn__layer_probability(void *m, const char *what, double p);
+/* Whether `size`, an option of this name, is a multiple of another. */
+bool tn__layer_multiple(void *m, const char *what, int64_t size, const char *of, int64_t divisor);
 
 /* The layers of a model at most: more are a mistake, found before memory is taken for them. */
 enum { TN__MOST_LAYERS = 10000 };

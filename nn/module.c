@@ -232,6 +232,17 @@ bool tn__layer_eps(void *m, double eps) {
     return eps >= 0.0 || tn__layer_refuse(m, TN_EVALUE, "eps is %g (it must be at least 0)", eps);
 }
 
+bool tn__layer_probability(void *m, const char *what, double p) {
+    return (p >= 0.0 && p <= 1.0) ||
+           tn__layer_refuse(m, TN_EVALUE, "%s is %g (a probability is in [0, 1])", what, p);
+}
+
+bool tn__layer_multiple(void *m, const char *what, int64_t size, const char *of, int64_t divisor) {
+    return size % divisor == 0 ||
+           tn__layer_refuse(m, TN_EVALUE, "%s is %lld but %s is %lld (%s must be a multiple)", what,
+                            (long long)size, of, (long long)divisor, what);
+}
+
 /* ---- Lists ----------------------------------------------------------------------------------- */
 
 tn_module_lists *tn__module_lists(tn_module *m, const char *operation) {

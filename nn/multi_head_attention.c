@@ -186,17 +186,9 @@ void tn_multi_head_attention_init(tn_multi_head_attention *m, int64_t width, int
     }
     int64_t kdim = options.kdim ? options.kdim : width, vdim = options.vdim ? options.vdim : width;
     if (!TN__LAYER_FITS(m, {"width", width, 1, INT64_MAX / 3}, {"heads", heads, 1, 0},
-                        {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0})) {
-        return;
-    }
-    if (width % heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld but heads is %d (width must be a multiple)",
-                         (long long)width, heads);
-        return;
-    }
-    if (!(options.dropout >= 0.0 && options.dropout <= 1.0)) {
-        tn__layer_refuse(m, TN_EVALUE, "dropout is %g (a probability is in [0, 1])",
-                         options.dropout);
+                        {"kdim", kdim, 1, 0}, {"vdim", vdim, 1, 0}) ||
+        !tn__layer_multiple(m, "width", width, "heads", heads) ||
+        !tn__layer_probability(m, "dropout", options.dropout)) {
         return;
     }
     TN_SCOPE;

@@ -163,12 +163,9 @@ static void add_weight(tn_rnn *m, const char *name, int i, tn_tensor **field, tn
 static bool check_options(tn_rnn *m, const tn__rnn_kind *kind, int64_t in, int64_t hidden,
                           const tn_rnn_options *o) {
     if (!TN__LAYER_FITS(m, {"in", in, 1, 0}, {"hidden", hidden, 1, INT64_MAX / 4},
-                        {"layers", o->layers, 1, TN__MOST_LAYERS})) {
+                        {"layers", o->layers, 1, TN__MOST_LAYERS}) ||
+        !tn__layer_probability(m, "dropout", o->dropout)) {
         return false;
-    }
-    if (!(o->dropout >= 0.0 && o->dropout <= 1.0)) {
-        return tn__layer_refuse(m, TN_EVALUE, "dropout is %g (a probability is in [0, 1])",
-                                o->dropout);
     }
     if (o->relu && kind->gates != 1) {
         return tn__layer_refuse(m, TN_EVALUE, "relu is only for tn_rnn");

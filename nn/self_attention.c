@@ -63,12 +63,8 @@ void tn_self_attention_init(tn_self_attention *m, int64_t width,
                             tn_self_attention_options options) {
     if (!tn__layer_begin(m, sizeof(*m), "self_attention", NULL, self_attention_forward) ||
         !tn__layer_options(m, options.from_defaults, "tn_self_attention") ||
-        !TN__LAYER_FITS(m, {"width", width, 1, INT64_MAX / 3}, {"heads", options.heads, 1, 0})) {
-        return;
-    }
-    if (width % options.heads != 0) {
-        tn__layer_refuse(m, TN_EVALUE, "width is %lld but heads is %d (width must be a multiple)",
-                         (long long)width, options.heads);
+        !TN__LAYER_FITS(m, {"width", width, 1, INT64_MAX / 3}, {"heads", options.heads, 1, 0}) ||
+        !tn__layer_multiple(m, "width", width, "heads", options.heads)) {
         return;
     }
     m->base.fields = self_attention_fields;
