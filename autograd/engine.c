@@ -38,9 +38,7 @@ static bool nothing_spent(const tn__run *run) {
 }
 
 static int root_slot(tn__run *run, tn_tensor *root) {
-    bool fresh;
-    return root->node ? tn__run_slot(run, root->node, NULL, &fresh)
-                      : tn__run_slot(run, NULL, root, &fresh);
+    return tn__run_slot(run, root->node, root->node ? NULL : root);
 }
 
 /* Slots are appended as they are discovered, so they are also the worklist. */
@@ -56,8 +54,7 @@ bool tn__run_discover(tn__run *run, tn_tensor *const *roots, int n) {
         for (int i = 0; i < node->inputs; i++) {
             const tn__edge *edge = &node->edges[i];
             if (tn__far_end(edge)) {
-                bool fresh;
-                int target = tn__run_slot(run, edge->node, edge->node ? NULL : edge->leaf, &fresh);
+                int target = tn__run_slot(run, edge->node, edge->leaf);
                 if (target < 0) { return false; }
                 run->slots[target].waiting++;
             }

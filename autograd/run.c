@@ -50,10 +50,9 @@ static bool table_grow(tn__run *run) {
     return true;
 }
 
-int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh) {
+int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf) {
     const void *key = node ? (const void *)node : (const void *)leaf;
     int found = tn__run_find(run, key);
-    *fresh = found < 0;
     if (found >= 0) { return found; }
     if (run->count == run->capacity && !table_grow(run)) { return -1; }
     tn__slot *slot = &run->slots[run->count];

@@ -40,8 +40,8 @@ typedef struct tn__run {
     struct tn__profile_run *profile; /* NULL: the profiler is off */
 } tn__run;
 
-/* The slot of a node or leaf, made when new (then *fresh). -1 after TN_ENOMEM. */
-int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf, bool *fresh);
+/* The slot of a node, or of a leaf (then node is NULL), made when new. -1 after TN_ENOMEM. */
+int tn__run_slot(tn__run *run, tn_node *node, tn_tensor *leaf);
 int tn__run_find(const tn__run *run, const void *key); /* -1: none */
 
 /* ---- Along edges ----------------------------------------------------------------------------- */
