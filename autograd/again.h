@@ -51,9 +51,9 @@ static inline void tn__replay_end(const tn__replay *before) {
     tn__moment_set(&before->after);
 }
 
-/* Gives the gradients of a node whose forward has run again, from `in` to `out`. `in` are its first
- * inputs, NULL where `out` does not lead to one; the others are parameters. rest: as of
- * tn__rule_rest, or NULL. */
+/* Gives the gradients of a node whose forward, or composition (rule.c), has run again, from `in` to
+ * `out`. `in` are its first inputs, NULL where `out` does not lead to one; the others are
+ * parameters. rest: as of tn__rule_rest, or NULL. */
 void tn__give_again(tn_op_grad *g, tn_values in, tn_values out, tn__run **rest);
 
 #endif

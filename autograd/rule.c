@@ -1,6 +1,7 @@
 /* One node of a backward: its rule, kernel or composition, and what these call. engine.c says which
  * node runs, and when.
  */
+#include "autograd/again.h"
 #include "autograd/halves.h"
 #include "autograd/kernel.h"
 #include "autograd/links.h"
@@ -71,44 +72,30 @@ static tn_tensor *composed_input(tn_op_grad *g, int i, bool create_graph) {
 
 /* Gradients through the operation's composition, which is run again, recorded. */
 static void compose_backward(tn_op_grad *g, bool create_graph) {
-    int n = g->inputs, count = 0, roots = 0;
+    int n = g->inputs;
     if (n > TN_OP_INPUTS) {
         tn__raise(TN_EUNSUPPORTED, g->op->name, "a composition takes at most %d inputs",
                   TN_OP_INPUTS);
         return;
     }
-    tn_tensor *in[TN_OP_INPUTS], *chosen[TN_OP_INPUTS], *made[TN_OP_INPUTS];
-    tn_tensor *root[TN_OP_OUTPUTS], *grad[TN_OP_OUTPUTS];
-    int chosen_index[TN_OP_INPUTS];
+    tn_values in = {.n = n}, out = {.n = g->outputs};
     bool before = tn_grad_mode_begin(true);
     for (int i = 0; i < n; i++) {
-        in[i] = composed_input(g, i, create_graph);
-        if (in[i] && g->wants[i]) {
-            chosen_index[count] = i;
-            chosen[count++] = in[i];
-        }
+        in.v[i] = composed_input(g, i, create_graph);
     }
     tn_device device = tn__gradient_device(g);
-    tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in, .record = true};
+    tn_op_call c = {.op = g->op, .args = g->args, .inputs = n, .in = in.v, .record = true};
     c.kernels = tn_backend_of(device);
     c.ctx = tn_context_of(device);
     c.out[0] = tn__pending() ? NULL : g->op->compose(&c);
     tn_grad_mode_end(&before);
     for (int k = 0; k < g->outputs && !tn__pending(); k++) {
-        if (g->dout[k] && !c.out[k]) {
+        out.v[k] = c.out[k];
+        if (g->dout[k] && !out.v[k]) {
             tn__raise(TN_EVALUE, g->op->name, "the composition did not make result %d", k);
-        } else if (g->dout[k] && tn_requires_grad(c.out[k])) { /* the others lead nowhere */
-            root[roots] = c.out[k];
-            grad[roots++] = g->dout[k];
         }
     }
-    tn_grad_options options = TN_WITH(tn_grad, .create_graph = create_graph, .allow_unused = true);
-    if (!tn__pending() && roots > 0 &&
-        tn_grad(root, grad, roots, chosen, count, made, options) == TN_OK) {
-        for (int k = 0; k < count; k++) {
-            tn_op_give(g, chosen_index[k], made[k]);
-        }
-    }
+    if (!tn__pending()) { tn__give_again(g, in, out, NULL); }
 }
 
 static tn_status run_kernel(tn_op_grad *g) {
