@@ -29,10 +29,6 @@ bool tn__path_fits(const char *pattern, const char *end, const char *path) {
     return path_matches(pattern, end, path, false);
 }
 
-bool tn__path_covers(const char *pattern, const char *end, const char *path) {
-    return path_matches(pattern, end, path, true);
-}
-
 bool tn__paths_fit(const char *list, const char *path) {
     const char *end;
     for (const char *at = tn__path_next(list, &end); at; at = tn__path_next(end, &end)) {
@@ -52,7 +48,7 @@ typedef struct freezing {
 
 static bool freeze_entry(const tn_entry *entry, void *user) {
     freezing *f = user;
-    if (!tn__path_covers(f->begin, f->end, entry->path)) { return true; }
+    if (!path_matches(f->begin, f->end, entry->path, true)) { return true; }
     f->named++;
     tn_dtype dtype = tn_dtype_of(entry->stored);
     if (f->wanted && !tn_dtype_is_float(dtype)) {

@@ -84,8 +84,10 @@ static inline tn_module_lists *tn__module_lists_keep(tn_module_lists *lists) {
 void tn__module_lists_release(tn_module_lists *lists);
 
 /* The record at a path below m; NULL when there is none (nothing is raised), or after raising that
- * a child has moved. *owner may be NULL. */
-tn__record *tn__module_find(tn_module *m, const char *path, tn_module **owner);
+ * a child has moved. */
+tn__record *tn__module_find(tn_module *m, const char *path);
+/* That of a parameter that is not NULL; NULL after raising that there is none. */
+tn__record *tn__module_find_parameter(tn_module *m, const char *path, const char *operation);
 
 /* Puts `new` in place of a parameter, under all its names in the tree around m. False after raising
  * that a module has moved. */

@@ -65,7 +65,7 @@ typedef struct exchange {
     const char *operation;
     const tn_tensor *of; /* the parameter */
     tn_tensor *part;
-    const tn_layout *layout;
+    const tn_layout *layout; /* NULL: the parameter is absent */
     const tn_parts *parts;
 } exchange;
 
@@ -83,8 +83,12 @@ static bool may_exchange(const tn_entry *entry, void *user) {
 
 static bool exchange_part(const tn_entry *entry, void *user) {
     const exchange *e = user;
-    if (tn__entry_tensor(entry) == e->of) {
-        tn__record_set_part(tn__entry_record(entry), e->part, e->layout, e->parts);
+    tn__record *record = tn__entry_record(entry);
+    if (tn__record_tensor(record) != e->of) { return true; }
+    if (e->layout) {
+        tn__record_set_part(record, e->part, e->layout, e->parts);
+    } else {
+        record->absent = true;
     }
     return true;
 }
@@ -93,11 +97,8 @@ tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn
                              const tn_parts *parts) {
     tn_module *m = tn__module_of(module, "module_set_part");
     if (!m || tn__pending()) { return tn_error(); }
-    const tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
-    if (!record || record->buffer) {
-        return tn__raise(TN_EVALUE, "module_set_part", "%s has no parameter \"%s\"", m->kind,
-                         path ? path : "(NULL)");
-    }
+    const tn__record *record = tn__module_find_parameter(m, path, "module_set_part");
+    if (!record) { return TN_EVALUE; }
     tn_tensor *field = tn__record_tensor(record);
     if (!tn__readable(field, "module_set_part") ||
         (part && !tn__readable(part, "module_set_part")) ||
@@ -115,22 +116,13 @@ tn_status tn_module_set_part(void *module, const char *path, tn_tensor *part, tn
 
 /* ---- Absent ones ----------------------------------------------------------------------------- */
 
-static bool leave_out(const tn_entry *entry, void *user) {
-    const exchange *e = user;
-    if (tn__entry_tensor(entry) == e->of) { tn__entry_record(entry)->absent = true; }
-    return true;
-}
-
 tn_status tn__module_set_absent(tn_module *module, const char *path) {
     static const char operation[] = "module_set_absent";
     tn_module *m = tn__module_of(module, operation),
               *root = m ? tn__module_root(m, operation) : NULL;
     if (!root || tn__pending()) { return tn_error(); }
-    const tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
-    if (!record || record->buffer || !*record->field) {
-        return tn__raise(TN_EVALUE, operation, "%s has no parameter \"%s\"", m->kind,
-                         path ? path : "(NULL)");
-    }
+    const tn__record *record = tn__module_find_parameter(m, path, operation);
+    if (!record) { return TN_EVALUE; }
     if (record->part) { return tn__raise(TN_ESTATE, operation, "a part of %s is here", path); }
     tn_tensor *field = tn__record_tensor(record);
     exchange e = {.operation = operation, .of = field};
@@ -139,6 +131,6 @@ tn_status tn__module_set_absent(tn_module *module, const char *path) {
     if (tn__pending()) { return tn_error(); }
     tn_zero_grad(field);
     if (tn__deferred(field)) { tn__recipe_drop(field); }
-    if (tn_storage_empty(field) == TN_OK) { tn_module_each(root, all, leave_out, &e); }
+    if (tn_storage_empty(field) == TN_OK) { tn_module_each(root, all, exchange_part, &e); }
     return tn_error();
 }

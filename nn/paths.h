@@ -10,9 +10,6 @@ const char *tn__path_next(const char *list, const char **end);
 /* Whether the pattern, which ends at `end`, is this path. */
 bool tn__path_fits(const char *pattern, const char *end, const char *path);
 
-/* Whether it is this path, or that of a module around it. */
-bool tn__path_covers(const char *pattern, const char *end, const char *path);
-
 /* Whether one of the list is this path. */
 bool tn__paths_fit(const char *list, const char *path);
 

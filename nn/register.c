@@ -258,13 +258,8 @@ tn_status tn_module_append(void *module, void *child) {
 /* ---- Changing what is registered ------------------------------------------------------------- */
 
 static tn__record *find_parameter(tn_module *m, const char *path) {
-    tn__record *record = path ? tn__module_find(m, path, NULL) : NULL;
-    if (!record || record->buffer) {
-        tn__raise(TN_EVALUE, "module_tie", "%s has no parameter \"%s\"", m->kind,
-                  path ? path : "(NULL)");
-        return NULL;
-    }
-    return tn__usable_or_deferred(*record->field, "module_tie") ? record : NULL;
+    tn__record *record = tn__module_find_parameter(m, path, "module_tie");
+    return record && tn__usable_or_deferred(*record->field, "module_tie") ? record : NULL;
 }
 
 tn_status tn_module_tie(void *module, const char *name, const char *with) {

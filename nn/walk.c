@@ -47,21 +47,28 @@ static const char *path_below(const char *text, const char *name) {
     return strncmp(text, name, n) == 0 && text[n] == '.' ? text + n + 1 : NULL;
 }
 
-tn__record *tn__module_find(tn_module *m, const char *text, tn_module **owner) {
+tn__record *tn__module_find(tn_module *m, const char *text) {
     const tn_module_lists *lists = m->lists;
     for (int i = 0; lists && i < lists->record_count; i++) {
-        if (strcmp(lists->records[i]->name, text) == 0) {
-            if (owner) { *owner = m; }
-            return lists->records[i];
-        }
+        if (strcmp(lists->records[i]->name, text) == 0) { return lists->records[i]; }
     }
     for (int i = 0; lists && i < lists->child_count; i++) {
         const char *rest = path_below(text, lists->children[i]->name);
         tn_module *child = rest ? tn__module_in_place(lists->children[i], "module_find") : NULL;
-        tn__record *found = child ? tn__module_find(child, rest, owner) : NULL;
+        tn__record *found = child ? tn__module_find(child, rest) : NULL;
         if (found) { return found; }
     }
     return NULL;
+}
+
+tn__record *tn__module_find_parameter(tn_module *m, const char *text, const char *operation) {
+    tn__record *record = text ? tn__module_find(m, text) : NULL;
+    if (!record || record->buffer || !*record->field) {
+        tn__raise(TN_EVALUE, operation, "%s has no parameter \"%s\"", m->kind,
+                  text ? text : "(NULL)");
+        return NULL;
+    }
+    return record;
 }
 
 static tn_module *find_child(tn_module *m, const char *text) {
@@ -197,7 +204,7 @@ void tn_module_each_module(void *m, tn_module_visitor f, void *user) {
 tn_tensor *tn_module_get(void *module, const char *name) {
     tn_module *m = tn__module_of(module, "module_get");
     if (!m) { return tn_inert(); }
-    const tn__record *record = name ? tn__module_find(m, name, NULL) : NULL;
+    const tn__record *record = name ? tn__module_find(m, name) : NULL;
     if (!record || !*record->field) {
         tn__raise(TN_EVALUE, "module_get", "%s has no %s \"%s\"", m->kind,
                   record ? "tensor in" : "parameter or buffer", name ? name : "(NULL)");

@@ -83,7 +83,7 @@ static bool same_elements(const tn_safetensors *f, const char *a, const tn_safet
 
 /* Whether it is one of the model's parameters that other ranks have (stages of a pipeline). */
 static bool is_absent(const tn__hf_plan *p, const char *path) {
-    const tn__record *record = tn__module_find(p->model, path, NULL);
+    const tn__record *record = tn__module_find(p->model, path);
     return record && record->absent;
 }
 

@@ -85,7 +85,7 @@ static bool add_bias(saver *s, const tn_entry *weight) {
     snprintf(path, sizeof(path), "%.*sbias", stem, weight->path);
     kept_tensor t = {.dims = TN_DIMS(weight->layout.whole.size[0]),
                      .dtype = tn_dtype_of(weight->stored)};
-    return tn__module_find(s->model, path, NULL) || add_saved(s, path, false, &t);
+    return tn__module_find(s->model, path) || add_saved(s, path, false, &t);
 }
 
 static bool add_entry(const tn_entry *entry, void *user) {

@@ -231,7 +231,7 @@ static void run_row(step *s) {
 /* ---- What stages share ----------------------------------------------------------------------- */
 
 static tn_tensor *tie_stored(const tn_pipeline *p, const tn__pipe_tie *tie) {
-    const tn__record *record = tn__module_find(p->module, tie->path, NULL);
+    const tn__record *record = tn__module_find(p->module, tie->path);
     return record ? tn__record_stored(record) : NULL;
 }
 

@@ -252,7 +252,7 @@ static tn_tensor *make_block(tn_tensor *whole, const tn_layout *layout) {
 static bool cut_param(tn__tp_place *place, const char *name, int dim) {
     TN_SCOPE;
     tn__tp *tp = place->of;
-    const tn__record *record = tn__module_find(place->module, name, NULL);
+    const tn__record *record = tn__module_find(place->module, name);
     tn_tensor *whole = record ? *record->field : NULL;
     if (!whole || record->cut || record->absent) { /* cut: a tied one */
         return true;
