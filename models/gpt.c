@@ -100,17 +100,10 @@ static void gpt_finish(tn_module *self) {
 
 /* False after raising. */
 static bool options_fit(tn_gpt *m, const tn_gpt_options *o) {
-    if (!TN__LAYER_FITS(m, {"vocab", o->vocab, 1, 0}, {"context", o->context, 1, 0},
-                        {"layers", o->layers, 1, TN__MOST_LAYERS}, {"heads", o->heads, 1, 0},
-                        {"width", o->width, 1, 0})) {
-        return false;
-    }
-    if (o->width % o->heads != 0) {
-        return tn__layer_refuse(m, TN_EVALUE,
-                                "width is %lld but heads is %d (width must be a multiple)",
-                                (long long)o->width, o->heads);
-    }
-    return true;
+    return TN__LAYER_FITS(m, {"vocab", o->vocab, 1, 0}, {"context", o->context, 1, 0},
+                          {"layers", o->layers, 1, TN__MOST_LAYERS}, {"heads", o->heads, 1, 0},
+                          {"width", o->width, 1, 0}) &&
+           tn__layer_multiple(m, "width", o->width, "heads", o->heads);
 }
 
 static void init_stem(tn_gpt_stem *m, const tn_gpt_options *o) {
