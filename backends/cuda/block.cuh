@@ -14,6 +14,7 @@
 #include "backends/cuda/kernel.h"
 
 #include <math.h>
+#include <string.h>
 
 /* ---- Mathematics by type --------------------------------------------------------------------- */
 
@@ -111,20 +112,15 @@ struct tn__join_place {
 
 /* ---- Teams ----------------------------------------------------------------------------------- */
 
+/* Another lane's v: a number, or a struct of them, of whole 32-bit words. */
 template <typename V> static __device__ __forceinline__ V tn__lane_xor(V v, int mask) {
-    return __shfl_xor_sync(TN_FULL, v, mask);
-}
-template <typename C>
-static __device__ __forceinline__ tn__two<C> tn__lane_xor(tn__two<C> v, int mask) {
-    return {tn__lane_xor(v.a, mask), tn__lane_xor(v.b, mask)};
-}
-template <typename C>
-static __device__ __forceinline__ tn__exps<C> tn__lane_xor(tn__exps<C> v, int mask) {
-    return {tn__lane_xor(v.most, mask), tn__lane_xor(v.sum, mask)};
-}
-template <typename V>
-static __device__ __forceinline__ tn__place<V> tn__lane_xor(tn__place<V> v, int mask) {
-    return {tn__lane_xor(v.value, mask), tn__lane_xor(v.at, mask)};
+    uint32_t word[sizeof(V) / 4];
+    memcpy(word, &v, sizeof(v));
+    for (uint32_t &w : word) {
+        w = __shfl_xor_sync(TN_FULL, w, mask);
+    }
+    memcpy(&v, word, sizeof(v));
+    return v;
 }
 
 /* This thread's number in its team, and the team's in the grid. */
