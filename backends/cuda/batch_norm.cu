@@ -202,7 +202,7 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_kernel(channel_job j
         var = channel_get(j.var, p.channel, 0);
     }
     C m = (C)mean, w = p.there ? (C)channel_get(j.w, p.channel, 1) : (C)0;
-    C scale = w / tn__sqrt((C)var + (C)j.eps),
+    C scale = w / sqrt((C)var + (C)j.eps),
       b = p.there ? (C)channel_get(j.b, p.channel, 0) : (C)0;
     each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *y) {
         pack out;
@@ -222,7 +222,7 @@ static __device__ __forceinline__ tn__two<C> moments_of(const channel_job &j,
                                                         const channel_part &p) {
     tn__two<C> none = {0, 0};
     return p.there ? tn__two<C>{(C)channel_get(j.mean, p.channel, 0),
-                                1 / tn__sqrt((C)channel_get(j.var, p.channel, 0) + (C)j.eps)}
+                                1 / sqrt((C)channel_get(j.var, p.channel, 0) + (C)j.eps)}
                    : none;
 }
 

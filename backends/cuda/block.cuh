@@ -16,28 +16,6 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- Mathematics by type --------------------------------------------------------------------- */
-
-#define TN__BY_TYPE(name)                                           \
-    static __device__ __forceinline__ float tn__##name(float x) {   \
-        return name##f(x);                                          \
-    }                                                               \
-    static __device__ __forceinline__ double tn__##name(double x) { \
-        return name(x);                                             \
-    }
-TN__BY_TYPE(exp)
-TN__BY_TYPE(log)
-TN__BY_TYPE(sqrt)
-#undef TN__BY_TYPE
-
-/* The larger one; NaN only if both are. */
-static __device__ __forceinline__ float tn__top(float a, float b) {
-    return fmaxf(a, b);
-}
-static __device__ __forceinline__ double tn__top(double a, double b) {
-    return fmax(a, b);
-}
-
 /* ---- Joins: two partial results into one ----------------------------------------------------- */
 
 struct tn__join_sum {
@@ -55,7 +33,7 @@ template <typename C> struct tn__two {
 /* The larger one; NaN loses. A softmax subtracts this. */
 struct tn__join_top {
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
-        return tn__top(a, b);
+        return fmax(a, b);
     }
 };
 
@@ -73,14 +51,14 @@ static __device__ __forceinline__ void tn__exps_take(tn__exps<C> &total, const C
     C most = total.most, sum = 0;
     TN_UNROLL
     for (int k = 0; k < V; k++) {
-        most = tn__top(most, x[k]);
+        most = fmax(most, x[k]);
     }
     C shift = most == -(C)INFINITY ? (C)0 : most;
     TN_UNROLL
     for (int k = 0; k < V; k++) {
-        sum += tn__exp(x[k] - shift);
+        sum += exp(x[k] - shift);
     }
-    C scale = total.most == most ? (C)1 : tn__exp(total.most - shift);
+    C scale = total.most == most ? (C)1 : exp(total.most - shift);
     total = {most, total.sum * scale + sum};
 }
 
@@ -89,7 +67,7 @@ struct tn__join_exps {
     __device__ __forceinline__ tn__exps<C> operator()(tn__exps<C> a, tn__exps<C> b) const {
         bool first = a.most >= b.most;
         tn__exps<C> high = first ? a : b, low = first ? b : a;
-        C scale = low.most == -(C)INFINITY ? (C)1 : tn__exp(low.most - high.most);
+        C scale = low.most == -(C)INFINITY ? (C)1 : exp(low.most - high.most);
         return {high.most, high.sum + low.sum * scale};
     }
 };

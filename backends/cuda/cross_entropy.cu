@@ -67,7 +67,7 @@ static __device__ __forceinline__ void write_gradient(const losses &l, int64_t r
     C even = (C)(l.args.label_smoothing / (double)c),
       sure = (C)(1 - l.args.label_smoothing + l.args.label_smoothing / (double)c);
     tn__row_map<TEAM>(dx, x, c, [&](int64_t at, C v) {
-        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == target ? sure : even));
+        return ignored ? (C)0 : g * (exp(v - top - log_sum) - (at == target ? sure : even));
     });
 }
 

@@ -12,7 +12,8 @@
  *     __ballot_sync __any_sync __all_sync
  *     atomicAdd (int, unsigned, unsigned long long, float) atomicMax atomicMin atomicCAS atomicExch
  *     __threadfence() __ldg(p) __popc __ffs __clz
- *     the C mathematics library, fmaf, rsqrtf; float2 float4 uint2 uint4 int4 double2
+ *     the C mathematics library, as C++ overloads it for float; rsqrtf
+ *     float2 float4 uint2 uint4 int4 double2
  *     __nv_bfloat16, __half and their conversions
  *
  * and instead of __shared__ and <<< >>>:

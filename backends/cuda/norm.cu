@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
         squares += part;
     });
     squares = tn__team_reduce<TEAM>(squares, shared, tn__join_sum());
-    C rstd = 1 / tn__sqrt(squares / (C)c + (C)f.eps);
+    C rstd = 1 / sqrt(squares / (C)c + (C)f.eps);
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, c, (C)0), w[V], b[V];
         load_vector<T, (ITEMS > 0)>(w, f.w, at, c, (C)1);

@@ -25,13 +25,13 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>())
         tn__exps_take<V>(mine, held.pack(x, at, p, n, -(C)INFINITY));
     });
     tn__exps<C> total = tn__team_reduce<TEAM>(mine, shared, tn__join_exps());
-    C shift = total.most, lost = log_form ? tn__log(total.sum) : 0, scale = 1 / total.sum;
+    C shift = total.most, lost = log_form ? log(total.sum) : 0, scale = 1 / total.sum;
     if (shift == -(C)INFINITY) { scale = lost = (C)NAN; /* all -inf */ }
     tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, n, -(C)INFINITY);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            v[k] = log_form ? v[k] - shift - lost : tn__exp(v[k] - shift) * scale;
+            v[k] = log_form ? v[k] - shift - lost : exp(v[k] - shift) * scale;
         }
         tn__pack_store<(ITEMS > 0)>(y, at, n, v);
     });
@@ -82,7 +82,7 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>())
         const C *value = held_y.pack(y, at, p, n, (C)0);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            g[k] = log_form ? g[k] - tn__exp(value[k]) * sum : value[k] * (g[k] - sum);
+            g[k] = log_form ? g[k] - exp(value[k]) * sum : value[k] * (g[k] - sum);
         }
         tn__pack_store<(ITEMS > 0)>(dx, at, n, g);
     });
