@@ -202,8 +202,7 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_kernel(channel_job j
         var = channel_get(j.var, p.channel, 0);
     }
     C m = (C)mean, w = p.there ? (C)channel_get(j.w, p.channel, 1) : (C)0;
-    C scale = w / sqrt((C)var + (C)j.eps),
-      b = p.there ? (C)channel_get(j.b, p.channel, 0) : (C)0;
+    C scale = w / sqrt((C)var + (C)j.eps), b = p.there ? (C)channel_get(j.b, p.channel, 0) : (C)0;
     each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *y) {
         pack out;
         TN_UNROLL

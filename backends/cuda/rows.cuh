@@ -17,12 +17,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* ---- Packs: 16 bytes of elements ------------------------------------------------------------- */
-
-template <typename T> struct alignas(16) tn__pack {
-    static const int size = 16 / sizeof(T);
-    T element[size];
-};
+/* ---- Packs of a row -------------------------------------------------------------------------- */
 
 /* One row; `packed`: dense and aligned for packs. */
 template <typename T> struct tn__line {
@@ -40,12 +35,12 @@ static __device__ __forceinline__ tn__line<T> tn__line_of(T *data, int64_t strid
 template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, int64_t at,
                                                      int64_t n, C fill) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     if (WHOLE || (line.packed && at + V <= n)) {
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(line.data + at);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            out[k] = tn__load(pack.element[k]);
+            out[k] = tn__load(pack.at[k]);
         }
     } else {
         TN_UNROLL
@@ -58,12 +53,12 @@ static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, i
 template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t at, int64_t n,
                                                       const C *value) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     if (WHOLE || (line.packed && at + V <= n)) {
         tn__pack<T> pack;
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            pack.element[k] = tn__store<T>(value[k]);
+            pack.at[k] = tn__store<T>(value[k]);
         }
         *reinterpret_cast<tn__pack<T> *>(line.data + at) = pack;
     } else {
@@ -84,7 +79,7 @@ static inline tn_dtype tn__wide(tn_dtype dtype) {
 /* f(at, p) for each of this thread's packs: p counts them if the row is held. */
 template <typename T, int TEAM, int ITEMS, typename F>
 static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     int64_t first = tn__team_lane<TEAM>() * V;
     if (ITEMS > 0) {
         TN_UNROLL
@@ -104,19 +99,19 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
  * only the current pack, which `pack` reads. */
 template <typename T, int TEAM, int ITEMS> struct tn__held {
     typedef typename tn__compute<typename std::remove_const<T>::type>::type C;
-    C value[ITEMS > 0 ? ITEMS : tn__pack<T>::size];
+    C value[ITEMS > 0 ? ITEMS : tn__per_load<T>];
 
     __device__ __forceinline__ void open(tn__line<T> line, int64_t n, C fill) {
         if (ITEMS > 0) {
             tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
-                tn__pack_load<true>(value + p * tn__pack<T>::size, line, at, n, fill);
+                tn__pack_load<true>(value + p * tn__per_load<T>, line, at, n, fill);
             });
         }
     }
 
     __device__ __forceinline__ C *pack(tn__line<T> line, int64_t at, int p, int64_t n, C fill) {
         if (ITEMS == 0) { tn__pack_load<false>(value, line, at, n, fill); }
-        return value + p * (ITEMS > 0 ? tn__pack<T>::size : 0);
+        return value + p * (ITEMS > 0 ? tn__per_load<T> : 0);
     }
 };
 
@@ -124,7 +119,7 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
  * otherwise neighbouring threads take neighbouring elements. */
 template <int TEAM, typename T, typename F>
 static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x, int64_t n, F f) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     uintptr_t from = (uintptr_t)x.data, to = (uintptr_t)y.data;
     int64_t head = n, packs = 0;
     if (x.stride == 1 && y.stride == 1 && (from - to) % 16 == 0) {
@@ -143,7 +138,7 @@ static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x,
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(x.data + at);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            pack.element[k] = tn__store<T>(f(at + k, tn__load(pack.element[k])));
+            pack.at[k] = tn__store<T>(f(at + k, tn__load(pack.at[k])));
         }
         *reinterpret_cast<tn__pack<T> *>(y.data + at) = pack;
     }

@@ -13,7 +13,7 @@ template <typename T, int TEAM, int ITEMS>
 __global__ void __launch_bounds__(tn__team_block<TEAM>())
     softmax_kernel(tn__rows y_rows, tn__rows x_rows, int64_t rows, int64_t n, bool log_form) {
     typedef typename tn__compute<T>::type C;
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     TN_SHARED(tn__exps<C>, shared, 32);
     int64_t row = tn__team_number<TEAM>();
     if (row >= rows) { return; }
@@ -57,7 +57,7 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>())
     softmax_backward_kernel(tn__rows dx_rows, tn__rows y_rows, tn__rows dy_rows, int64_t rows,
                             int64_t n, bool log_form) {
     typedef typename tn__compute<T>::type C;
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     TN_SHARED(C, shared, 32);
     int64_t row = tn__team_number<TEAM>();
     if (row >= rows) { return; }
