@@ -1,7 +1,6 @@
 /* Rows as kernels read and write them: 16 bytes at a time if a row is dense and aligned, element
  * by element otherwise.
  *
- *     tn__rows     an operand as rows, made on the host: any number of outer dimensions, merged
  *     tn__line     one row: address and stride
  *     tn__held     a row in a team's registers, or one that is read again for each pass (ITEMS 0)
  *
@@ -170,60 +169,6 @@ static __device__ __forceinline__ tn__line<T> tn__line_at(const tn_desc &d, int6
 /* An element of a vector. */
 template <typename T> static __device__ __forceinline__ T &tn__at(const tn_desc &d, int64_t i) {
     return static_cast<T *>(d.data)[i * d.stride[0]];
-}
-
-/* An operand of any ndim as rows. */
-
-typedef struct tn__rows {
-    char *data;
-    int64_t stride; /* inside a row */
-    int outer;
-    int64_t size[TN_MAX_DIMS], step[TN_MAX_DIMS]; /* steps in elements */
-} tn__rows;
-
-/* d's last dimension is the row. A 0-dimensional operand is one row of one element. */
-static inline tn__rows tn__rows_from(const tn_desc *d) {
-    tn__rows r;
-    r.data = (char *)d->data;
-    r.stride = d->ndim > 0 ? d->stride[d->ndim - 1] : 1;
-    r.outer = 0;
-    for (int i = 0; i + 1 < d->ndim; i++) {
-        int k = r.outer;
-        if (d->size[i] == 1) { continue; }
-        if (k > 0 && r.step[k - 1] == d->stride[i] * d->size[i]) {
-            r.size[k - 1] *= d->size[i];
-            r.step[k - 1] = d->stride[i];
-        } else {
-            r.size[k] = d->size[i];
-            r.step[k] = d->stride[i];
-            r.outer++;
-        }
-    }
-    return r;
-}
-
-static inline int64_t tn__row_length(const tn_desc *d) {
-    return d->ndim > 0 ? d->size[d->ndim - 1] : 1;
-}
-
-static inline int64_t tn__desc_row_count(const tn_desc *d) {
-    int64_t count = 1;
-    for (int i = 0; i + 1 < d->ndim; i++) {
-        count *= d->size[i];
-    }
-    return count;
-}
-
-template <typename T>
-static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows, int64_t row) {
-    int64_t offset = 0;
-    TN_NO_UNROLL
-    for (int k = rows.outer - 1; k > 0; k--) {
-        offset += row % rows.size[k] * rows.step[k];
-        row /= rows.size[k];
-    }
-    offset += rows.outer > 0 ? row * rows.step[0] : 0;
-    return tn__line_of(reinterpret_cast<T *>(rows.data) + offset, rows.stride);
 }
 
 /* ---- Launches -------------------------------------------------------------------------------- */
