@@ -71,6 +71,17 @@ TN__INLINE tn_status tn__sum_squares_by(tn_status (*reduce)(tn_context *, tn_red
     return status;
 }
 
+/* x's first place along a dimension, without that dimension. */
+TN__INLINE tn_desc tn__desc_without(const tn_desc *x, int dim) {
+    tn_desc d = *x;
+    d.ndim--;
+    for (int i = dim; i < d.ndim; i++) {
+        d.size[i] = x->size[i + 1];
+        d.stride[i] = x->stride[i + 1];
+    }
+    return d;
+}
+
 /* Dimensions a and b swapped. */
 TN__INLINE tn_desc tn__desc_swapped(const tn_desc *x, int a, int b) {
     tn_desc d = *x;

@@ -12,6 +12,7 @@
 #include "backends/batch_norm.h"
 #include "backends/cuda/loop.cuh"
 #include "backends/cuda/rows.cuh"
+#include "backends/desc.h"
 
 enum { CHANNEL_BLOCK = 256, CHANNEL_LANES = 32, CHANNEL_OPERANDS = 3, CHANNEL_BATCH = 4 };
 
@@ -288,24 +289,13 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_backward_kernel(chan
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-/* An operand (n, c, …) without its channel dimension. */
-static tn_desc without_channels(const tn_desc *d) {
-    tn_desc places = *d;
-    places.ndim--;
-    for (int i = 1; i < places.ndim; i++) {
-        places.size[i] = d->size[i + 1];
-        places.stride[i] = d->stride[i + 1];
-    }
-    return places;
-}
-
 static channel_job channel_job_of(const tn_desc *x, const tn_desc *second, const tn_desc *third) {
     const tn_desc *operand[CHANNEL_OPERANDS] = {x, second, third};
     tn_desc places[CHANNEL_OPERANDS];
     const tn_desc *op[CHANNEL_OPERANDS];
     channel_job job = {};
     for (int i = 0; i < CHANNEL_OPERANDS; i++) {
-        places[i] = without_channels(operand[i]);
+        places[i] = tn__desc_without(operand[i], 1);
         op[i] = &places[i];
         job.step[i] = operand[i]->stride[1];
     }
