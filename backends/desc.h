@@ -44,6 +44,16 @@ TN__INLINE tn_desc tn__desc_of_matrix(const void *data, tn_dtype dtype, int64_t 
     return d;
 }
 
+/* Gives d the strides of dense memory, row-major; returns its elements. */
+TN__INLINE int64_t tn__desc_densify(tn_desc *d) {
+    int64_t count = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        d->stride[i] = count;
+        count *= d->size[i];
+    }
+    return count;
+}
+
 /* (n, c) as a batch of one. */
 TN__INLINE tn_desc tn__desc_batched(const tn_desc *x) {
     tn_desc d = *x;

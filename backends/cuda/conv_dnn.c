@@ -134,28 +134,6 @@ static tn_status run_shape(tn_context *ctx, tn__dnn *dnn, const tn__conv_shape *
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* An operand as cuDNN takes it: the operand itself, or dense scratch memory of the right dtype. */
-typedef struct stand_in {
-    tn_desc d;
-    tn__workspace scratch; /* without memory: it is the operand itself */
-} stand_in;
-
-static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, tn_dtype dtype,
-                               bool is_read, bool as_it_is) {
-    *s = (stand_in){.d = *d};
-    if (d->dtype == dtype && (as_it_is || is_dense(d, false))) { return TN_OK; }
-    int64_t count = 1;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        s->d.stride[i] = count;
-        count *= d->size[i];
-    }
-    s->d.dtype = dtype;
-    s->scratch = tn__workspace_take(ctx, (size_t)count * tn__cuda_element(dtype));
-    s->d.data = s->scratch.memory;
-    if (!s->d.data) { return TN_ENOMEM; }
-    return is_read ? tn__cuda_copy(ctx, &s->d, d) : TN_OK;
-}
-
 /* y += b in f32. The sum before it is in f32 as well, so adding the bias later rounds no more. */
 static tn_status add_bias(tn_context *ctx, const tn_desc *y, const tn_desc *b) {
     tn_desc channels = *y;
@@ -188,24 +166,27 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
         dtype != TN_F32 && ((result->dtype != dtype && !tn__cuda_chosen()->rounded_gradients) ||
                             (c->b && c->result == TN__CONV_X));
     last = last && !widens && result->dtype == dtype;
-    stand_in s[4] = {{.scratch = {NULL}}};
+    dtype = widens ? TN_F32 : dtype;
+    tn_desc d[4];
+    tn__workspace scratch[4] = {{NULL}}; /* without memory: d is the operand itself */
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++) {
-        if (operand[i]) {
-            status = stand_in_make(ctx, &s[i], operand[i], widens ? TN_F32 : dtype,
-                                   i != (int)c->result, last && i < 3);
+        if (!operand[i]) { continue; }
+        d[i] = *operand[i];
+        if (d[i].dtype != dtype || !((last && i < 3) || is_dense(&d[i], false))) {
+            bool is_read = i != (int)c->result;
+            status = tn__cuda_stand_in(ctx, &d[i], dtype, is_read, &scratch[i]);
         }
     }
     if (status == TN_OK) {
-        tn__cuda_conv_call dense = {c->result, &s[0].d, &s[1].d, &s[2].d, c->b ? &s[3].d : NULL,
-                                    c->args};
+        tn__cuda_conv_call dense = {c->result, &d[0], &d[1], &d[2], c->b ? &d[3] : NULL, c->args};
         status = run_dense(ctx, state, &dense, widens || ctx->conv_tf32);
     }
-    if (status == TN_OK && s[c->result].scratch.memory) {
-        status = tn__cuda_copy(ctx, result, &s[c->result].d);
+    if (status == TN_OK && scratch[c->result].memory) {
+        status = tn__cuda_copy(ctx, result, &d[c->result]);
     }
     for (int i = 0; i < 4; i++) {
-        tn__workspace_end(&s[i].scratch);
+        tn__workspace_end(&scratch[i]);
     }
     return status;
 }

@@ -17,6 +17,7 @@
 #ifndef TERN_BACKENDS_CUDA_H
 #define TERN_BACKENDS_CUDA_H
 
+#include "backends/desc.h"
 #include "backends/entries.h"
 #include "backends/scratch.h"
 
@@ -116,6 +117,19 @@ static inline bool tn__is_float(tn_dtype dtype) {
 #define TN__DECLARE(entry, ...) TN_ENTRY_TYPE(entry) tn__cuda_##entry;
 TN_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
+
+/* Moves d to dense scratch memory, as this dtype and with what it held if it is read. The caller
+ * ends the scratch, also after a failure. */
+static inline tn_status tn__cuda_stand_in(tn_context *ctx, tn_desc *d, tn_dtype dtype, bool is_read,
+                                          tn__workspace *scratch) {
+    tn_desc from = *d;
+    size_t count = (size_t)tn__desc_densify(d);
+    *scratch = tn__workspace_take(ctx, count * tn__cuda_element(dtype));
+    d->data = scratch->memory;
+    d->dtype = dtype;
+    if (!d->data) { return TN_ENOMEM; }
+    return is_read ? tn__cuda_copy(ctx, d, &from) : TN_OK;
+}
 
 /* And the kernels of operations. */
 #define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )

@@ -302,12 +302,7 @@ tn_status tn__cuda_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc 
         return TN_EUNSUPPORTED;
     }
     tn_desc number = *y, element_y = *y, element_src = *src;
-    int64_t count = 1;
-    for (int d = y->ndim - 1; d >= 0; d--) {
-        number.stride[d] = count;
-        count *= y->size[d];
-    }
-    int64_t along = number.stride[dim];
+    int64_t count = tn__desc_densify(&number), along = number.stride[dim];
     number.stride[dim] = 0;
     element_y.ndim = element_src.ndim = 1;
     element_y.stride[0] = element_src.stride[0] = 1; /* a row of one element, wherever it starts */

@@ -12,6 +12,7 @@
 #include "backends/cuda/choices.h"
 #include "backends/cuda/dnn.h"
 #include "backends/cuda/sdpa_graph.h"
+#include "backends/desc.h"
 
 #if TN_HAVE_CUDNN
 
@@ -155,13 +156,8 @@ static void pad_operand(padded_call *p, const tn_desc **operand, bool is_read) {
     tn_desc *d = &p->d[p->count];
     *d = *from;
     d->size[2] = p->rows;
-    int64_t dense = 1;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        d->stride[i] = dense;
-        dense *= d->size[i];
-    }
     p->place[p->count] = p->bytes;
-    p->bytes += ((size_t)dense * tn__cuda_element(d->dtype) + 255) / 256 * 256;
+    p->bytes += ((size_t)tn__desc_densify(d) * tn__cuda_element(d->dtype) + 255) / 256 * 256;
     p->input_bytes = is_read ? p->bytes : p->input_bytes;
     p->inputs += is_read;
     p->from[p->count++] = from;
