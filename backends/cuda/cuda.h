@@ -1,10 +1,9 @@
 /* What the plugin's files share on the host side: devices, streams, reasons, launches.
  *
- *     device.c      the table that the core sees, devices, contexts
+ *     device.c      the tables that the core sees, devices, contexts
  *     transfer.c    copies, events, pinned memory
  *     failure.c     reasons, and asynchronous errors
  *     memory.c      device memory, from the runtime's pools
- *     table.c       the kernels as a tn_backend
  *     choices.c     decisions that a GPU makes, in one table
  *     *.cu          our kernels: kernel.h lists what they may use
  *     gemm.c        matrix products through cuBLASLt
@@ -139,8 +138,6 @@ static inline tn_status tn__cuda_stand_in(tn_context *ctx, tn_desc *d, tn_dtype 
 #undef TN_OP
 #undef TN__ON_CPU
 #undef TN__ON_CUDA
-
-const tn_backend *tn__cuda_kernels(void);
 
 #ifdef __cplusplus
 }
