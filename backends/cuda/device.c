@@ -231,6 +231,7 @@ static int plugin_versions(char *text, size_t size) {
     return snprintf(text, size, "%s", own);
 }
 
+/* The kernels: of operations, and the entries. */
 static const tn_op_kernel *const fused[TN_FUSED_COUNT] = {
 #define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )
 #define TN__ON_CPU(name)
