@@ -58,11 +58,7 @@ bool tn__desc_to_rows(tn_desc *d, int kept) {
 }
 
 bool tn__scratch_take(tn__scratch_pool *s, tn_desc *d) {
-    int64_t count = 1;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        d->stride[i] = count;
-        count *= d->size[i];
-    }
+    int64_t count = tn__desc_densify(d);
     size_t bytes = (size_t)(count > 0 ? count : 1) * tn_dtype_size(d->dtype); /* never 0 */
     d->data = s->ctx->workspace(s->ctx, bytes);
     if (!d->data) { return false; }

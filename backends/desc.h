@@ -44,6 +44,16 @@ TN__INLINE tn_desc tn__desc_of_matrix(const void *data, tn_dtype dtype, int64_t 
     return d;
 }
 
+/* Gives d the strides of dense memory, row-major; returns its elements. */
+TN__INLINE int64_t tn__desc_densify(tn_desc *d) {
+    int64_t count = 1;
+    for (int i = d->ndim - 1; i >= 0; i--) {
+        d->stride[i] = count;
+        count *= d->size[i];
+    }
+    return count;
+}
+
 /* (n, c) as a batch of one. */
 TN__INLINE tn_desc tn__desc_batched(const tn_desc *x) {
     tn_desc d = *x;
@@ -69,6 +79,17 @@ TN__INLINE tn_status tn__sum_squares_by(tn_status (*reduce)(tn_context *, tn_red
         status = reduce(ctx, TN_SUM_SQUARES, &y, &x);
     }
     return status;
+}
+
+/* x's first place along a dimension, without that dimension. */
+TN__INLINE tn_desc tn__desc_without(const tn_desc *x, int dim) {
+    tn_desc d = *x;
+    d.ndim--;
+    for (int i = dim; i < d.ndim; i++) {
+        d.size[i] = x->size[i + 1];
+        d.stride[i] = x->stride[i + 1];
+    }
+    return d;
 }
 
 /* Dimensions a and b swapped. */

@@ -9,6 +9,7 @@
  * y, so a sum has the order of the indices however many threads there are.
  */
 #include "backends/cpu/convert.h"
+#include "backends/desc.h"
 
 static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t limit) {
     for (int64_t i = 0; i < index->size[0]; i++) {
@@ -21,12 +22,7 @@ static tn_status check_indices(tn_context *ctx, const tn_desc *index, int64_t li
 /* Whether a row (everything after the first dimension) is one contiguous run; *length is its number
  * of elements. */
 static bool row_is_run(const tn_desc *d, int64_t *length) {
-    tn_desc row = *d;
-    row.ndim--;
-    for (int k = 0; k < row.ndim; k++) {
-        row.size[k] = d->size[k + 1];
-        row.stride[k] = d->stride[k + 1];
-    }
+    tn_desc row = tn__desc_without(d, 0);
     *length = count_of(&row);
     return is_contiguous(&row);
 }

@@ -4,6 +4,7 @@
  */
 #include "backends/cpu/convert.h"
 #include "backends/cpu/registers.h"
+#include "backends/desc.h"
 #include "backends/polynomials.h"
 #include "backends/random.h"
 #include "core/philox.h"
@@ -241,12 +242,8 @@ static void draw_all(const draw *d, void (*values)(const draw *, int64_t, int64_
 static tn_status draw_apart(tn_context *ctx, const tn_desc *y, tn_random_kind kind,
                             tn_random_key key, double a, double b) {
     tn_desc apart = *y;
-    int64_t stride = 1;
-    for (int i = y->ndim - 1; i >= 0; i--) {
-        apart.stride[i] = stride;
-        stride *= y->size[i];
-    }
-    TN__SCRATCH(char, memory, ctx, ((size_t)stride * size_of(y->dtype)));
+    size_t count = (size_t)tn__desc_densify(&apart);
+    TN__SCRATCH(char, memory, ctx, (count * size_of(y->dtype)));
     if (!memory) { return TN_ENOMEM; }
     apart.data = memory;
     tn_status status = TN_CPU(random)(ctx, &apart, kind, key, a, b);

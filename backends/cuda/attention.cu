@@ -209,10 +209,10 @@ template <typename N> struct running {
 /* Adds a tile's scores. Returns this lane's weight; `factor` rescales what was accumulated before.
  * All lanes must call. While only -inf was seen, weights are 0. */
 template <typename N> __device__ N row_take(running<N> &row, N score, bool seen, N &factor) {
-    N most = tn__top(row.most, lanes_top(seen ? score : -(N)INFINITY));
+    N most = fmax(row.most, lanes_top(seen ? score : -(N)INFINITY));
     N shift = most == -(N)INFINITY ? (N)0 : most;
-    N weight = seen ? tn__exp(score - shift) : (N)0;
-    factor = tn__exp(row.most - shift);
+    N weight = seen ? exp(score - shift) : (N)0;
+    factor = exp(row.most - shift);
     row.sum = row.sum * factor + weight;
     row.most = most;
     row.any = true;
@@ -252,7 +252,7 @@ __device__ void store_result(const problem &p, int64_t b, int64_t h, int64_t i,
     typedef typename S::number N;
     store_row<S>(p.y, b, h, i, total, row.any ? 1 / sum : (N)0, p.width);
     if (threadIdx.x % LANES == 0) {
-        N lse = sum == 0 ? (N)NAN : row.most + tn__log(sum);
+        N lse = sum == 0 ? (N)NAN : row.most + log(sum);
         *row_statistic<N>(p.lse, b, h, i) = row.any ? lse : -(N)INFINITY;
     }
 }
@@ -267,14 +267,14 @@ template <typename S> __global__ void __launch_bounds__(THREADS) attention_join(
     }
     running<N> row = {-(N)INFINITY, 0, false};
     for (int64_t s = 0; s < p.splits; s++) {
-        row.most = tn__top(row.most, part_of<N>(p, at, s)[p.width]);
+        row.most = fmax(row.most, part_of<N>(p, at, s)[p.width]);
         row.any = row.any || part_of<N>(p, at, s)[p.width + 2] != 0;
     }
     N total[S::COLUMNS] = {}, sum = 0, shift = row.most == -(N)INFINITY ? (N)0 : row.most;
     for (int64_t s = 0; s < p.splits; s++) {
         const N *part = part_of<N>(p, at, s);
         if (part[p.width + 2] != 0) {
-            N factor = tn__exp(part[p.width] - shift);
+            N factor = exp(part[p.width] - shift);
             sum += part[p.width + 1] * factor;
             TN_UNROLL
             for (int c = 0; c < S::COLUMNS; c++) {
@@ -401,7 +401,7 @@ __global__ void __launch_bounds__(THREADS, S::BLOCKS) attention_query_gradient(p
         for (int r = 0; r < S::ROWS; r++) {
             bool mine = key_visible(p, at.b, at.h, top + r, first + lane);
             seen[r] = __ballot_sync(TN_FULL, mine);
-            N probability = tn__exp(score[r] * (N)p.scale - lse[r]);
+            N probability = exp(score[r] * (N)p.scale - lse[r]);
             weight[r * LANES + lane] = mine ? probability * (slope[r] - delta[r]) : (N)0;
         }
         __syncwarp();
@@ -442,7 +442,7 @@ __device__ void add_queries(const problem &p, key_sums<S> &total, int64_t b, int
     for (int r = 0; r < S::ROWS; r++) {
         bool mine = key_visible(p, b, h, first + lane, top + r);
         seen[r] = __ballot_sync(TN_FULL, mine);
-        N probability = mine ? tn__exp(score[r] * (N)p.scale - lse) : (N)0;
+        N probability = mine ? exp(score[r] * (N)p.scale - lse) : (N)0;
         slope[r] = mine ? probability * (slope[r] - delta) : (N)0;
         weight[r * LANES + lane] = probability;
     }

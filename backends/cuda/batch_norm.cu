@@ -12,6 +12,7 @@
 #include "backends/batch_norm.h"
 #include "backends/cuda/loop.cuh"
 #include "backends/cuda/rows.cuh"
+#include "backends/desc.h"
 
 enum { CHANNEL_BLOCK = 256, CHANNEL_LANES = 32, CHANNEL_OPERANDS = 3, CHANNEL_BATCH = 4 };
 
@@ -202,8 +203,7 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_kernel(channel_job j
         var = channel_get(j.var, p.channel, 0);
     }
     C m = (C)mean, w = p.there ? (C)channel_get(j.w, p.channel, 1) : (C)0;
-    C scale = w / tn__sqrt((C)var + (C)j.eps),
-      b = p.there ? (C)channel_get(j.b, p.channel, 0) : (C)0;
+    C scale = w / sqrt((C)var + (C)j.eps), b = p.there ? (C)channel_get(j.b, p.channel, 0) : (C)0;
     each_pack<T, V, 1>(j, p, [&](const pack &x, const pack &, pack *y) {
         pack out;
         TN_UNROLL
@@ -222,7 +222,7 @@ static __device__ __forceinline__ tn__two<C> moments_of(const channel_job &j,
                                                         const channel_part &p) {
     tn__two<C> none = {0, 0};
     return p.there ? tn__two<C>{(C)channel_get(j.mean, p.channel, 0),
-                                1 / tn__sqrt((C)channel_get(j.var, p.channel, 0) + (C)j.eps)}
+                                1 / sqrt((C)channel_get(j.var, p.channel, 0) + (C)j.eps)}
                    : none;
 }
 
@@ -289,24 +289,13 @@ __global__ void __launch_bounds__(CHANNEL_BLOCK) batch_norm_backward_kernel(chan
 
 /* ---- Entries --------------------------------------------------------------------------------- */
 
-/* An operand (n, c, …) without its channel dimension. */
-static tn_desc without_channels(const tn_desc *d) {
-    tn_desc places = *d;
-    places.ndim--;
-    for (int i = 1; i < places.ndim; i++) {
-        places.size[i] = d->size[i + 1];
-        places.stride[i] = d->stride[i + 1];
-    }
-    return places;
-}
-
 static channel_job channel_job_of(const tn_desc *x, const tn_desc *second, const tn_desc *third) {
     const tn_desc *operand[CHANNEL_OPERANDS] = {x, second, third};
     tn_desc places[CHANNEL_OPERANDS];
     const tn_desc *op[CHANNEL_OPERANDS];
     channel_job job = {};
     for (int i = 0; i < CHANNEL_OPERANDS; i++) {
-        places[i] = without_channels(operand[i]);
+        places[i] = tn__desc_without(operand[i], 1);
         op[i] = &places[i];
         job.step[i] = operand[i]->stride[1];
     }

@@ -14,28 +14,7 @@
 #include "backends/cuda/kernel.h"
 
 #include <math.h>
-
-/* ---- Mathematics by type --------------------------------------------------------------------- */
-
-#define TN__BY_TYPE(name)                                           \
-    static __device__ __forceinline__ float tn__##name(float x) {   \
-        return name##f(x);                                          \
-    }                                                               \
-    static __device__ __forceinline__ double tn__##name(double x) { \
-        return name(x);                                             \
-    }
-TN__BY_TYPE(exp)
-TN__BY_TYPE(log)
-TN__BY_TYPE(sqrt)
-#undef TN__BY_TYPE
-
-/* The larger one; NaN only if both are. */
-static __device__ __forceinline__ float tn__top(float a, float b) {
-    return fmaxf(a, b);
-}
-static __device__ __forceinline__ double tn__top(double a, double b) {
-    return fmax(a, b);
-}
+#include <string.h>
 
 /* ---- Joins: two partial results into one ----------------------------------------------------- */
 
@@ -54,7 +33,7 @@ template <typename C> struct tn__two {
 /* The larger one; NaN loses. A softmax subtracts this. */
 struct tn__join_top {
     template <typename V> __device__ __forceinline__ V operator()(V a, V b) const {
-        return tn__top(a, b);
+        return fmax(a, b);
     }
 };
 
@@ -72,14 +51,14 @@ static __device__ __forceinline__ void tn__exps_take(tn__exps<C> &total, const C
     C most = total.most, sum = 0;
     TN_UNROLL
     for (int k = 0; k < V; k++) {
-        most = tn__top(most, x[k]);
+        most = fmax(most, x[k]);
     }
     C shift = most == -(C)INFINITY ? (C)0 : most;
     TN_UNROLL
     for (int k = 0; k < V; k++) {
-        sum += tn__exp(x[k] - shift);
+        sum += exp(x[k] - shift);
     }
-    C scale = total.most == most ? (C)1 : tn__exp(total.most - shift);
+    C scale = total.most == most ? (C)1 : exp(total.most - shift);
     total = {most, total.sum * scale + sum};
 }
 
@@ -88,7 +67,7 @@ struct tn__join_exps {
     __device__ __forceinline__ tn__exps<C> operator()(tn__exps<C> a, tn__exps<C> b) const {
         bool first = a.most >= b.most;
         tn__exps<C> high = first ? a : b, low = first ? b : a;
-        C scale = low.most == -(C)INFINITY ? (C)1 : tn__exp(low.most - high.most);
+        C scale = low.most == -(C)INFINITY ? (C)1 : exp(low.most - high.most);
         return {high.most, high.sum + low.sum * scale};
     }
 };
@@ -111,20 +90,15 @@ struct tn__join_place {
 
 /* ---- Teams ----------------------------------------------------------------------------------- */
 
+/* Another lane's v: a number, or a struct of them, of whole 32-bit words. */
 template <typename V> static __device__ __forceinline__ V tn__lane_xor(V v, int mask) {
-    return __shfl_xor_sync(TN_FULL, v, mask);
-}
-template <typename C>
-static __device__ __forceinline__ tn__two<C> tn__lane_xor(tn__two<C> v, int mask) {
-    return {tn__lane_xor(v.a, mask), tn__lane_xor(v.b, mask)};
-}
-template <typename C>
-static __device__ __forceinline__ tn__exps<C> tn__lane_xor(tn__exps<C> v, int mask) {
-    return {tn__lane_xor(v.most, mask), tn__lane_xor(v.sum, mask)};
-}
-template <typename V>
-static __device__ __forceinline__ tn__place<V> tn__lane_xor(tn__place<V> v, int mask) {
-    return {tn__lane_xor(v.value, mask), tn__lane_xor(v.at, mask)};
+    uint32_t word[sizeof(V) / 4];
+    memcpy(word, &v, sizeof(v));
+    for (uint32_t &w : word) {
+        w = __shfl_xor_sync(TN_FULL, w, mask);
+    }
+    memcpy(&v, word, sizeof(v));
+    return v;
 }
 
 /* This thread's number in its team, and the team's in the grid. */

@@ -1,5 +1,5 @@
-/* Convolutions on a device: the entries (conv.c) choose between cuDNN (conv_dnn.c, conv_graph.c)
- * and our own kernels (conv.cu). */
+/* Convolutions on a device: the entries (conv_dnn.c) choose between cuDNN (conv_graph.c) and our
+ * own kernels (conv.cu). */
 #ifndef TERN_BACKENDS_CUDA_CONV_H
 #define TERN_BACKENDS_CUDA_CONV_H
 
@@ -19,10 +19,6 @@ typedef struct tn__cuda_conv_call {
     const tn_desc *y, *x, *w, *b;
     const tn_conv_args *args;
 } tn__cuda_conv_call;
-
-/* conv_dnn.c. TN_EUNSUPPORTED: cuDNN is missing or does not take this call, and nothing was
- * queued. */
-tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c);
 
 /* conv.cu. The result has the others' dtype; w may also be f32 if they are bf16 or f16. */
 tn_status tn__cuda_own_conv(tn_context *ctx, const tn__cuda_conv_call *c);

@@ -1,6 +1,6 @@
-/* Convolutions through cuDNN: which calls it takes, and how they run. It takes f32, bf16 and f16;
- * operands that are neither dense nor all with their channels last are copied first. Other calls go
- * to our own kernel.
+/* The entries conv, conv_backward_input and conv_backward_weight: cuDNN if it takes the call, our
+ * own kernels (conv.cu) otherwise. cuDNN takes f32, bf16 and f16; operands that are neither dense
+ * nor all with their channels last are copied first.
  *
  * cuDNN 9.19 has no engine for f32 gradients of bf16 or f16, nor for the bias of a transposed
  * convolution in these. Both are computed from f32 copies: TF32 holds bf16 and f16 exactly, so the
@@ -134,28 +134,6 @@ static tn_status run_shape(tn_context *ctx, tn__dnn *dnn, const tn__conv_shape *
 
 /* ---- Operands -------------------------------------------------------------------------------- */
 
-/* An operand as cuDNN takes it: the operand itself, or dense scratch memory of the right dtype. */
-typedef struct stand_in {
-    tn_desc d;
-    tn__workspace scratch; /* without memory: it is the operand itself */
-} stand_in;
-
-static tn_status stand_in_make(tn_context *ctx, stand_in *s, const tn_desc *d, tn_dtype dtype,
-                               bool is_read, bool as_it_is) {
-    *s = (stand_in){.d = *d};
-    if (d->dtype == dtype && (as_it_is || is_dense(d, false))) { return TN_OK; }
-    int64_t count = 1;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        s->d.stride[i] = count;
-        count *= d->size[i];
-    }
-    s->d.dtype = dtype;
-    s->scratch = tn__workspace_take(ctx, (size_t)count * tn__cuda_element(dtype));
-    s->d.data = s->scratch.memory;
-    if (!s->d.data) { return TN_ENOMEM; }
-    return is_read ? tn__cuda_copy(ctx, &s->d, d) : TN_OK;
-}
-
 /* y += b in f32. The sum before it is in f32 as well, so adding the bias later rounds no more. */
 static tn_status add_bias(tn_context *ctx, const tn_desc *y, const tn_desc *b) {
     tn_desc channels = *y;
@@ -188,29 +166,33 @@ static tn_status run_standing_in(tn_context *ctx, tn__dnn *state, const tn__cuda
         dtype != TN_F32 && ((result->dtype != dtype && !tn__cuda_chosen()->rounded_gradients) ||
                             (c->b && c->result == TN__CONV_X));
     last = last && !widens && result->dtype == dtype;
-    stand_in s[4] = {{.scratch = {NULL}}};
+    dtype = widens ? TN_F32 : dtype;
+    tn_desc d[4];
+    tn__workspace scratch[4] = {{NULL}}; /* without memory: d is the operand itself */
     tn_status status = TN_OK;
     for (int i = 0; i < 4 && status == TN_OK; i++) {
-        if (operand[i]) {
-            status = stand_in_make(ctx, &s[i], operand[i], widens ? TN_F32 : dtype,
-                                   i != (int)c->result, last && i < 3);
+        if (!operand[i]) { continue; }
+        d[i] = *operand[i];
+        if (d[i].dtype != dtype || !((last && i < 3) || is_dense(&d[i], false))) {
+            bool is_read = i != (int)c->result;
+            status = tn__cuda_stand_in(ctx, &d[i], dtype, is_read, &scratch[i]);
         }
     }
     if (status == TN_OK) {
-        tn__cuda_conv_call dense = {c->result, &s[0].d, &s[1].d, &s[2].d, c->b ? &s[3].d : NULL,
-                                    c->args};
+        tn__cuda_conv_call dense = {c->result, &d[0], &d[1], &d[2], c->b ? &d[3] : NULL, c->args};
         status = run_dense(ctx, state, &dense, widens || ctx->conv_tf32);
     }
-    if (status == TN_OK && s[c->result].scratch.memory) {
-        status = tn__cuda_copy(ctx, result, &s[c->result].d);
+    if (status == TN_OK && scratch[c->result].memory) {
+        status = tn__cuda_copy(ctx, result, &d[c->result]);
     }
     for (int i = 0; i < 4; i++) {
-        tn__workspace_end(&s[i].scratch);
+        tn__workspace_end(&scratch[i]);
     }
     return status;
 }
 
-tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
+/* TN_EUNSUPPORTED: cuDNN is missing or does not take this call, and nothing was queued. */
+static tn_status run_dnn(tn_context *ctx, const tn__cuda_conv_call *c) {
     if (!conv_fits(c)) { return TN_EUNSUPPORTED; }
     tn__dnn *state = tn__dnn_open(ctx);
     if (!state) { return TN_ENOMEM; }
@@ -225,8 +207,52 @@ tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
 
 #else
 
-tn_status tn__cuda_dnn_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
+static tn_status run_dnn(tn_context *ctx, const tn__cuda_conv_call *c) {
     return TN_EUNSUPPORTED;
 }
 
 #endif
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+static tn_status run_conv(tn_context *ctx, const tn__cuda_conv_call *c) {
+    tn_status status = run_dnn(ctx, c);
+    return status == TN_EUNSUPPORTED ? tn__cuda_own_conv(ctx, c) : status;
+}
+
+static bool one_dtype(const tn__cuda_conv_call *c) {
+    tn_dtype dtype = c->y->dtype;
+    return tn__is_float(dtype) && c->x->dtype == dtype && c->w->dtype == dtype &&
+           (!c->b || c->b->dtype == dtype);
+}
+
+tn_status tn__cuda_conv(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
+                        const tn_desc *b, const tn_conv_args *args) {
+    tn__cuda_conv_call c = {TN__CONV_Y, y, x, w, b, args};
+    return one_dtype(&c) ? run_conv(ctx, &c) : TN_EUNSUPPORTED;
+}
+
+tn_status tn__cuda_conv_backward_input(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
+                                       const tn_desc *w, const tn_desc *b,
+                                       const tn_conv_args *args) {
+    tn__cuda_conv_call c = {TN__CONV_X, dy, dx, w, b, args};
+    return one_dtype(&c) ? run_conv(ctx, &c) : TN_EUNSUPPORTED;
+}
+
+/* Whether a gradient of the weight or bias, if wanted, has dy's dtype, or f32 if that is bf16 or
+ * f16. */
+static bool result_fits(const tn_desc *d, tn_dtype dy) {
+    return !d || d->dtype == dy || (d->dtype == TN_F32 && (dy == TN_BF16 || dy == TN_F16));
+}
+
+tn_status tn__cuda_conv_backward_weight(tn_context *ctx, const tn_desc *dw, const tn_desc *db,
+                                        const tn_desc *dy, const tn_desc *x,
+                                        const tn_conv_args *args) {
+    if (!tn__is_float(dy->dtype) || (dw && x->dtype != dy->dtype) || !result_fits(dw, dy->dtype) ||
+        !result_fits(db, dy->dtype)) {
+        return TN_EUNSUPPORTED;
+    }
+    tn__cuda_conv_call c = {TN__CONV_W, dy, x, dw, NULL, args};
+    tn_status status = dw ? run_conv(ctx, &c) : TN_OK;
+    return status == TN_OK && db ? tn__cuda_conv_bias(ctx, db, dy) : status;
+}

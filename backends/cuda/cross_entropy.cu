@@ -67,7 +67,7 @@ static __device__ __forceinline__ void write_gradient(const losses &l, int64_t r
     C even = (C)(l.args.label_smoothing / (double)c),
       sure = (C)(1 - l.args.label_smoothing + l.args.label_smoothing / (double)c);
     tn__row_map<TEAM>(dx, x, c, [&](int64_t at, C v) {
-        return ignored ? (C)0 : g * (tn__exp(v - top - log_sum) - (at == target ? sure : even));
+        return ignored ? (C)0 : g * (exp(v - top - log_sum) - (at == target ? sure : even));
     });
 }
 
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void write_gradient(const losses &l, int64_t r
 template <typename T, int TEAM, bool AHEAD>
 __global__ void __launch_bounds__(tn__team_block<TEAM>()) loss_kernel(losses l) {
     typedef typename tn__compute<T>::type C;
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     TN_SHARED(tn__exps<C>, shared, 32);
     TN_SHARED(double, shared_sum, 32);
     TN_SHARED(C, shared_log, 1);

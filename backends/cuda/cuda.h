@@ -1,10 +1,9 @@
 /* What the plugin's files share on the host side: devices, streams, reasons, launches.
  *
- *     device.c      the table that the core sees, devices, contexts
+ *     device.c      the tables that the core sees, devices, contexts
  *     transfer.c    copies, events, pinned memory
  *     failure.c     reasons, and asynchronous errors
  *     memory.c      device memory, from the runtime's pools
- *     table.c       the kernels as a tn_backend
  *     choices.c     decisions that a GPU makes, in one table
  *     *.cu          our kernels: kernel.h lists what they may use
  *     gemm.c        matrix products through cuBLASLt
@@ -17,6 +16,7 @@
 #ifndef TERN_BACKENDS_CUDA_H
 #define TERN_BACKENDS_CUDA_H
 
+#include "backends/desc.h"
 #include "backends/entries.h"
 #include "backends/scratch.h"
 
@@ -117,6 +117,19 @@ static inline bool tn__is_float(tn_dtype dtype) {
 TN_ENTRIES(TN__DECLARE)
 #undef TN__DECLARE
 
+/* Moves d to dense scratch memory, as this dtype and with what it held if it is read. The caller
+ * ends the scratch, also after a failure. */
+static inline tn_status tn__cuda_stand_in(tn_context *ctx, tn_desc *d, tn_dtype dtype, bool is_read,
+                                          tn__workspace *scratch) {
+    tn_desc from = *d;
+    size_t count = (size_t)tn__desc_densify(d);
+    *scratch = tn__workspace_take(ctx, count * tn__cuda_element(dtype));
+    d->data = scratch->memory;
+    d->dtype = dtype;
+    if (!d->data) { return TN_ENOMEM; }
+    return is_read ? tn__cuda_copy(ctx, d, &from) : TN_OK;
+}
+
 /* And the kernels of operations. */
 #define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )
 #define TN__ON_CPU(name)
@@ -125,8 +138,6 @@ TN_ENTRIES(TN__DECLARE)
 #undef TN_OP
 #undef TN__ON_CPU
 #undef TN__ON_CUDA
-
-const tn_backend *tn__cuda_kernels(void);
 
 #ifdef __cplusplus
 }

@@ -231,6 +231,21 @@ static int plugin_versions(char *text, size_t size) {
     return snprintf(text, size, "%s", own);
 }
 
+/* The kernels: of operations, and the entries. */
+static const tn_op_kernel *const fused[TN_FUSED_COUNT] = {
+#define TN_OP(folder, ...) TN__DEVICES(__VA_ARGS__, , , )
+#define TN__ON_CPU(name)
+#define TN__ON_CUDA(name) [TN_FUSED(name)] = &tn__cuda_op_##name,
+#include "ops/list.h"
+};
+
+#define ENTRY(entry, ...) .entry = tn__cuda_##entry,
+static const tn_backend kernels = {.size = sizeof(tn_backend),
+                                   .version = TN_BACKEND_VERSION,
+                                   .name = "cuda",
+                                   .fused = fused,
+                                   TN_ENTRIES(ENTRY)};
+
 /* The number of devices; 0: the driver's message is in table_why. */
 static int count_devices(void) {
     int count = 0, driver = 0;
@@ -261,7 +276,7 @@ static void fill_table(void) {
         .why = table_why,
         .versions = plugin_versions,
         .log_to = tn__cuda_log_to,
-        .kernels = tn__cuda_kernels(),
+        .kernels = &kernels,
         .context = device_context,
         .describe = device_describe,
         .reason = tn__cuda_reason,

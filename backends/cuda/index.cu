@@ -9,6 +9,7 @@
 #include "backends/cuda/convert.cuh"
 #include "backends/cuda/loop.cuh"
 #include "backends/cuda/sort.cuh"
+#include "backends/desc.h"
 
 /* An index operand and the upper bound of its values. */
 struct indices {
@@ -45,15 +46,8 @@ struct rows {
 };
 
 static rows rows_of(const tn_desc *y, const tn_desc *x) {
-    tn_desc row[2] = {*y, *x};
-    for (int k = 0; k < 2; k++) {
-        row[k].ndim--;
-        for (int d = 0; d < row[k].ndim; d++) {
-            row[k].size[d] = row[k].size[d + 1];
-            row[k].stride[d] = row[k].stride[d + 1];
-        }
-    }
-    const tn_desc *op[] = {&row[0], &row[1]};
+    tn_desc row_y = tn__desc_without(y, 0), row_x = tn__desc_without(x, 0);
+    const tn_desc *op[] = {&row_y, &row_x};
     rows r = {tn__cuda_walk(2, op), false, {y->stride[0], x->stride[0]}};
     r.dense = r.walk.ndim == 1 && r.walk.stride[0][0] == 1 && r.walk.stride[1][0] == 1;
     return r;
@@ -308,12 +302,7 @@ tn_status tn__cuda_scatter_add(tn_context *ctx, const tn_desc *y, const tn_desc 
         return TN_EUNSUPPORTED;
     }
     tn_desc number = *y, element_y = *y, element_src = *src;
-    int64_t count = 1;
-    for (int d = y->ndim - 1; d >= 0; d--) {
-        number.stride[d] = count;
-        count *= y->size[d];
-    }
-    int64_t along = number.stride[dim];
+    int64_t count = tn__desc_densify(&number), along = number.stride[dim];
     number.stride[dim] = 0;
     element_y.ndim = element_src.ndim = 1;
     element_y.stride[0] = element_src.stride[0] = 1; /* a row of one element, wherever it starts */

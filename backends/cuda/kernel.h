@@ -12,7 +12,8 @@
  *     __ballot_sync __any_sync __all_sync
  *     atomicAdd (int, unsigned, unsigned long long, float) atomicMax atomicMin atomicCAS atomicExch
  *     __threadfence() __ldg(p) __popc __ffs __clz
- *     the C mathematics library, fmaf, rsqrtf; float2 float4 uint2 uint4 int4 double2
+ *     the C mathematics library, as C++ overloads it for float; rsqrtf
+ *     float2 float4 uint2 uint4 int4 double2
  *     __nv_bfloat16, __half and their conversions
  *
  * and instead of __shared__ and <<< >>>:
@@ -101,6 +102,15 @@ template <> __device__ __forceinline__ tn__bf16 tn__store<tn__bf16, float>(float
 template <> __device__ __forceinline__ tn__half tn__store<tn__half, float>(float x) {
     return __float2half_rn(x);
 }
+
+/* V elements side by side, read and written at most 16 bytes at a time. */
+template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) tn__elements {
+    T at[V];
+};
+
+/* How many elements of this type 16 bytes hold, and these. */
+template <typename T> constexpr int tn__per_load = (int)(16 / sizeof(T));
+template <typename T> using tn__pack = tn__elements<T, tn__per_load<T>>;
 
 /* Runs the statement with T as the type of a dtype. TN_FLOATS returns TN_EUNSUPPORTED from the
  * function for dtypes that are not floats; for TN_FLOATS_ONLY the dtype is known to be one.

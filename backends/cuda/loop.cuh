@@ -39,16 +39,6 @@ static inline unsigned tn__loop_grid(tn_context *ctx, int64_t threads) {
     return (unsigned)(blocks < 1 ? 1 : blocks < most ? blocks : most);
 }
 
-/* ---- Elements side by side ------------------------------------------------------------------- */
-
-/* V elements, read and written at most 16 bytes at a time. */
-template <typename T, int V> struct alignas(sizeof(T) * V < 16 ? sizeof(T) * V : 16) tn__elements {
-    T at[V];
-};
-
-/* How many elements of this type fit in 16 bytes. */
-template <typename T> constexpr int tn__per_load = (int)(16 / sizeof(T));
-
 /* ---- Loops ----------------------------------------------------------------------------------- */
 
 static __device__ __forceinline__ uint32_t tn__divide(uint32_t n, const tn__divisor &d) {

@@ -18,7 +18,7 @@ static __device__ __forceinline__ void load_vector(C *out, const tn_desc &v, int
         tn__pack_load<WHOLE>(out, tn__line_of(static_cast<T *>(v.data), v.stride[0]), at, n, (C)0);
     } else {
         TN_UNROLL
-        for (int k = 0; k < tn__pack<T>::size; k++) {
+        for (int k = 0; k < tn__per_load<T>; k++) {
             out[k] = missing;
         }
     }
@@ -52,7 +52,7 @@ struct forward {
 template <typename T, int TEAM, int ITEMS, typename C>
 static __device__ __forceinline__ void add_rows(tn__held<T, TEAM, ITEMS> &held, tn__line<T> sum,
                                                 tn__line<T> x, tn__line<T> other, int64_t c) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         C *v = held.value + (ITEMS > 0 ? p * V : 0), u[V];
         tn__pack_load<(ITEMS > 0)>(v, x, at, c, (C)0);
@@ -71,7 +71,7 @@ template <typename T, int TEAM, int ITEMS>
 __global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
     norm_kernel(forward f) {
     typedef typename tn__compute<T>::type C;
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     TN_SHARED(C, shared, 32);
     int64_t row = tn__team_number<TEAM>(), c = f.x.size[1];
     if (row >= f.x.size[0]) { return; }
@@ -109,7 +109,7 @@ __global__ void __launch_bounds__(tn__team_block<TEAM>(), ITEMS == 32 ? 8 : 0)
         squares += part;
     });
     squares = tn__team_reduce<TEAM>(squares, shared, tn__join_sum());
-    C rstd = 1 / tn__sqrt(squares / (C)c + (C)f.eps);
+    C rstd = 1 / sqrt(squares / (C)c + (C)f.eps);
     tn__each_pack<T, TEAM, ITEMS>(c, [&](int64_t at, int p) {
         C *v = held.pack(x, at, p, c, (C)0), w[V], b[V];
         load_vector<T, (ITEMS > 0)>(w, f.w, at, c, (C)1);
@@ -209,7 +209,7 @@ static __device__ __forceinline__ void flush_partial(C *partial, int64_t c, cons
 template <typename T, int TEAM, int ITEMS>
 __global__ void __launch_bounds__(tn__team_block<TEAM>()) norm_backward_kernel(backward f) {
     typedef typename tn__compute<T>::type C;
-    const int V = tn__pack<T>::size, KEPT = ITEMS > 0 ? ITEMS : 1;
+    const int V = tn__per_load<T>, KEPT = ITEMS > 0 ? ITEMS : 1;
     TN_SHARED(tn__two<C>, shared, 32);
     int64_t c = f.x.size[1], teams = (int64_t)gridDim.x * (blockDim.x / TEAM);
     C *partial = f.partial ? static_cast<C *>(f.partial) + (int64_t)blockIdx.x * 2 * c : NULL;

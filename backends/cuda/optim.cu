@@ -113,7 +113,6 @@ template <> struct factors_of<double> {
 };
 
 /* Each rule's formula, and the number of its states. */
-#define STEP_MATH(name) tn__##name
 #define RULE(code, name, states, ...)                                       \
     template <typename C> struct name##_rule {                              \
         static const int STATES = states;                                   \
@@ -122,7 +121,7 @@ template <> struct factors_of<double> {
             __VA_ARGS__;                                                    \
         }                                                                   \
     };
-TN_STEP_FORMULAS(RULE, STEP_MATH)
+TN_STEP_FORMULAS(RULE, )
 #undef RULE
 
 template <typename C, template <typename> class RULE>
@@ -227,7 +226,7 @@ extern "C" tn_status tn__cuda_step(tn_context *ctx, const tn_optim_span *spans, 
 #define CASE(code, name, states, ...) \
     case code:                        \
         return run_rule<name##_rule>(ctx, spans, count, step);
-        TN_STEP_FORMULAS(CASE, STEP_MATH)
+        TN_STEP_FORMULAS(CASE, )
 #undef CASE
     default:
         return TN_EUNSUPPORTED;

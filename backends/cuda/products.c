@@ -51,18 +51,9 @@ static bool columns_of(const tn_desc *x, tn__gemm_matrix *m) {
 static tn_status operand_open(tn_context *ctx, const tn_desc *x, tn__gemm_matrix *m,
                               tn__workspace *scratch) {
     if (columns_of(x, m)) { return TN_OK; }
-    tn_desc from = *x;
-    if (from.stride[0] == 0) { from.size[0] = 1; }
-    tn_desc copy = from;
-    copy.stride[2] = 1;
-    copy.stride[1] = from.size[2];
-    copy.stride[0] = from.size[1] * from.size[2];
-    *scratch = tn__workspace_take(ctx, (size_t)(from.size[0] * copy.stride[0]) *
-                                           tn__cuda_element(x->dtype));
-    copy.data = scratch->memory;
-    tn_status status = copy.data ? tn__cuda_copy(ctx, &copy, &from) : TN_ENOMEM;
-    copy.size[0] = x->size[0];
-    copy.stride[0] = from.size[0] == 1 ? 0 : copy.stride[0];
+    tn_desc copy = *x;
+    if (x->stride[0] == 0) { copy.size[0] = 1; /* the same matrix for the whole batch */ }
+    tn_status status = tn__cuda_stand_in(ctx, &copy, x->dtype, true, scratch);
     columns_of(&copy, m);
     return status;
 }
@@ -145,18 +136,18 @@ static tn_status fast_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x
                              const tn_desc *b, extras e) {
     tn_desc y1 = tn__desc_batched(y), x1 = tn__desc_batched(x), w1 = tn__desc_batched(w),
             wt = tn__desc_swapped(&w1, 1, 2), bias;
-    bool copies = b && !is_dense_vector(b);
-    TN__SCRATCH_IF(copies, char, memory, ctx,
-                   copies ? (size_t)b->size[0] * tn__cuda_element(b->dtype) : 0);
-    if (copies) {
-        if (!memory) { return TN_ENOMEM; }
-        bias = tn__desc_of_span(memory, b->dtype, b->size[0]);
-        tn_status status = tn__cuda_copy(ctx, &bias, b);
-        if (status != TN_OK) { return status; }
-    }
+    tn__workspace scratch = {NULL};
+    tn_status status = TN_OK;
     e.alpha = 1;
-    e.bias = copies ? &bias : b;
-    return fast_product(ctx, &y1, &x1, &wt, &e);
+    e.bias = b;
+    if (b && !is_dense_vector(b)) {
+        bias = *b;
+        e.bias = &bias;
+        status = tn__cuda_stand_in(ctx, &bias, b->dtype, true, &scratch);
+    }
+    if (status == TN_OK) { status = fast_product(ctx, &y1, &x1, &wt, &e); }
+    tn__workspace_end(&scratch);
+    return status;
 }
 
 tn_status tn__cuda_linear(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,

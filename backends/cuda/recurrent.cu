@@ -23,13 +23,7 @@ template <typename T> struct cell_step {
 };
 
 template <typename T> static __device__ __forceinline__ T sigmoid_of(T x) {
-    return 1 / (1 + tn__exp(-x));
-}
-static __device__ __forceinline__ float tanh_of(float x) {
-    return tanhf(x);
-}
-static __device__ __forceinline__ double tanh_of(double x) {
-    return tanh(x);
+    return 1 / (1 + exp(-x));
 }
 
 template <typename T>
@@ -44,17 +38,17 @@ static __device__ __forceinline__ T cell_forward(const cell_step<T> &s, T *gate,
     int64_t H = s.H;
     if (s.cell == TN_CELL_LSTM) {
         T i = sigmoid_of(gate[0] + a[0]), f = sigmoid_of(gate[H] + a[H]),
-          g = tanh_of(gate[2 * H] + a[2 * H]), o = sigmoid_of(gate[3 * H] + a[3 * H]);
+          g = tanh(gate[2 * H] + a[2 * H]), o = sigmoid_of(gate[3 * H] + a[3 * H]);
         gate[0] = i;
         gate[H] = f;
         gate[2 * H] = g;
         gate[3 * H] = o;
         *c = f * *c + i * g;
-        return o * tanh_of(*c);
+        return o * tanh(*c);
     }
     if (s.cell == TN_CELL_GRU) {
         T r = sigmoid_of(gate[0] + a[0]), z = sigmoid_of(gate[H] + a[H]), m = a[2 * H],
-          n = tanh_of(gate[2 * H] + r * m);
+          n = tanh(gate[2 * H] + r * m);
         gate[0] = r;
         gate[H] = z;
         gate[2 * H] = n;
@@ -62,7 +56,7 @@ static __device__ __forceinline__ T cell_forward(const cell_step<T> &s, T *gate,
         return (1 - z) * n + z * h;
     }
     T sum = gate[0] + a[0];
-    gate[0] = s.cell == TN_CELL_TANH ? tanh_of(sum) : sum < 0 ? 0 : sum;
+    gate[0] = s.cell == TN_CELL_TANH ? tanh(sum) : sum < 0 ? 0 : sum;
     return gate[0];
 }
 
@@ -89,7 +83,7 @@ static __device__ __forceinline__ T cell_backward(const cell_step<T> &s, const T
     int64_t H = s.H;
     if (s.cell == TN_CELL_LSTM) {
         T i = gate[0], f = gate[H], g = gate[2 * H], o = gate[3 * H];
-        T top = tanh_of(f * c + i * g), d = *dc + dh * o * (1 - top * top);
+        T top = tanh(f * c + i * g), d = *dc + dh * o * (1 - top * top);
         dp[0] = d * g * i * (1 - i);
         dp[H] = d * c * f * (1 - f);
         dp[2 * H] = d * i * (1 - g * g);

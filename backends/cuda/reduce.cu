@@ -141,7 +141,7 @@ static void plan_cut(plan *p, int64_t items, int64_t least, int64_t unit) {
 template <typename T> struct packs {
     typedef typename tn__compute<T>::type value;
     typedef double total;
-    static const int size = tn__pack<T>::size;
+    static const int size = tn__per_load<T>;
 
     static __device__ __forceinline__ value one(const plan &p, int64_t at) {
         return tn__load(static_cast<const T *>(p.x)[at]);
@@ -151,7 +151,7 @@ template <typename T> struct packs {
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(from);
         TN_UNROLL
         for (int k = 0; k < size; k++) {
-            out[k] = tn__load(pack.element[k]);
+            out[k] = tn__load(pack.at[k]);
         }
     }
 };

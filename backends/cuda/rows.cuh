@@ -1,7 +1,6 @@
 /* Rows as kernels read and write them: 16 bytes at a time if a row is dense and aligned, element
  * by element otherwise.
  *
- *     tn__rows     an operand as rows, made on the host: any number of outer dimensions, merged
  *     tn__line     one row: address and stride
  *     tn__held     a row in a team's registers, or one that is read again for each pass (ITEMS 0)
  *
@@ -17,12 +16,7 @@
 #include "backends/cuda/block.cuh"
 #include "backends/cuda/convert.cuh"
 
-/* ---- Packs: 16 bytes of elements ------------------------------------------------------------- */
-
-template <typename T> struct alignas(16) tn__pack {
-    static const int size = 16 / sizeof(T);
-    T element[size];
-};
+/* ---- Packs of a row -------------------------------------------------------------------------- */
 
 /* One row; `packed`: dense and aligned for packs. */
 template <typename T> struct tn__line {
@@ -40,12 +34,12 @@ static __device__ __forceinline__ tn__line<T> tn__line_of(T *data, int64_t strid
 template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, int64_t at,
                                                      int64_t n, C fill) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     if (WHOLE || (line.packed && at + V <= n)) {
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(line.data + at);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            out[k] = tn__load(pack.element[k]);
+            out[k] = tn__load(pack.at[k]);
         }
     } else {
         TN_UNROLL
@@ -58,12 +52,12 @@ static __device__ __forceinline__ void tn__pack_load(C *out, tn__line<T> line, i
 template <bool WHOLE, typename T, typename C>
 static __device__ __forceinline__ void tn__pack_store(tn__line<T> line, int64_t at, int64_t n,
                                                       const C *value) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     if (WHOLE || (line.packed && at + V <= n)) {
         tn__pack<T> pack;
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            pack.element[k] = tn__store<T>(value[k]);
+            pack.at[k] = tn__store<T>(value[k]);
         }
         *reinterpret_cast<tn__pack<T> *>(line.data + at) = pack;
     } else {
@@ -84,7 +78,7 @@ static inline tn_dtype tn__wide(tn_dtype dtype) {
 /* f(at, p) for each of this thread's packs: p counts them if the row is held. */
 template <typename T, int TEAM, int ITEMS, typename F>
 static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     int64_t first = tn__team_lane<TEAM>() * V;
     if (ITEMS > 0) {
         TN_UNROLL
@@ -104,19 +98,19 @@ static __device__ __forceinline__ void tn__each_pack(int64_t n, F f) {
  * only the current pack, which `pack` reads. */
 template <typename T, int TEAM, int ITEMS> struct tn__held {
     typedef typename tn__compute<typename std::remove_const<T>::type>::type C;
-    C value[ITEMS > 0 ? ITEMS : tn__pack<T>::size];
+    C value[ITEMS > 0 ? ITEMS : tn__per_load<T>];
 
     __device__ __forceinline__ void open(tn__line<T> line, int64_t n, C fill) {
         if (ITEMS > 0) {
             tn__each_pack<T, TEAM, ITEMS>(n, [&](int64_t at, int p) {
-                tn__pack_load<true>(value + p * tn__pack<T>::size, line, at, n, fill);
+                tn__pack_load<true>(value + p * tn__per_load<T>, line, at, n, fill);
             });
         }
     }
 
     __device__ __forceinline__ C *pack(tn__line<T> line, int64_t at, int p, int64_t n, C fill) {
         if (ITEMS == 0) { tn__pack_load<false>(value, line, at, n, fill); }
-        return value + p * (ITEMS > 0 ? tn__pack<T>::size : 0);
+        return value + p * (ITEMS > 0 ? tn__per_load<T> : 0);
     }
 };
 
@@ -124,7 +118,7 @@ template <typename T, int TEAM, int ITEMS> struct tn__held {
  * otherwise neighbouring threads take neighbouring elements. */
 template <int TEAM, typename T, typename F>
 static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x, int64_t n, F f) {
-    const int V = tn__pack<T>::size;
+    const int V = tn__per_load<T>;
     uintptr_t from = (uintptr_t)x.data, to = (uintptr_t)y.data;
     int64_t head = n, packs = 0;
     if (x.stride == 1 && y.stride == 1 && (from - to) % 16 == 0) {
@@ -143,7 +137,7 @@ static __device__ __forceinline__ void tn__row_map(tn__line<T> y, tn__line<T> x,
         tn__pack<T> pack = *reinterpret_cast<const tn__pack<T> *>(x.data + at);
         TN_UNROLL
         for (int k = 0; k < V; k++) {
-            pack.element[k] = tn__store<T>(f(at + k, tn__load(pack.element[k])));
+            pack.at[k] = tn__store<T>(f(at + k, tn__load(pack.at[k])));
         }
         *reinterpret_cast<tn__pack<T> *>(y.data + at) = pack;
     }
@@ -175,60 +169,6 @@ static __device__ __forceinline__ tn__line<T> tn__line_at(const tn_desc &d, int6
 /* An element of a vector. */
 template <typename T> static __device__ __forceinline__ T &tn__at(const tn_desc &d, int64_t i) {
     return static_cast<T *>(d.data)[i * d.stride[0]];
-}
-
-/* An operand of any ndim as rows. */
-
-typedef struct tn__rows {
-    char *data;
-    int64_t stride; /* inside a row */
-    int outer;
-    int64_t size[TN_MAX_DIMS], step[TN_MAX_DIMS]; /* steps in elements */
-} tn__rows;
-
-/* d's last dimension is the row. A 0-dimensional operand is one row of one element. */
-static inline tn__rows tn__rows_from(const tn_desc *d) {
-    tn__rows r;
-    r.data = (char *)d->data;
-    r.stride = d->ndim > 0 ? d->stride[d->ndim - 1] : 1;
-    r.outer = 0;
-    for (int i = 0; i + 1 < d->ndim; i++) {
-        int k = r.outer;
-        if (d->size[i] == 1) { continue; }
-        if (k > 0 && r.step[k - 1] == d->stride[i] * d->size[i]) {
-            r.size[k - 1] *= d->size[i];
-            r.step[k - 1] = d->stride[i];
-        } else {
-            r.size[k] = d->size[i];
-            r.step[k] = d->stride[i];
-            r.outer++;
-        }
-    }
-    return r;
-}
-
-static inline int64_t tn__row_length(const tn_desc *d) {
-    return d->ndim > 0 ? d->size[d->ndim - 1] : 1;
-}
-
-static inline int64_t tn__desc_row_count(const tn_desc *d) {
-    int64_t count = 1;
-    for (int i = 0; i + 1 < d->ndim; i++) {
-        count *= d->size[i];
-    }
-    return count;
-}
-
-template <typename T>
-static __device__ __forceinline__ tn__line<T> tn__rows_line(const tn__rows &rows, int64_t row) {
-    int64_t offset = 0;
-    TN_NO_UNROLL
-    for (int k = rows.outer - 1; k > 0; k--) {
-        offset += row % rows.size[k] * rows.step[k];
-        row /= rows.size[k];
-    }
-    offset += rows.outer > 0 ? row * rows.step[0] : 0;
-    return tn__line_of(reinterpret_cast<T *>(rows.data) + offset, rows.stride);
 }
 
 /* ---- Launches -------------------------------------------------------------------------------- */

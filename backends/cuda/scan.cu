@@ -89,9 +89,6 @@ template <typename V> static __device__ __forceinline__ V lane_before(V v, unsig
 static __device__ __forceinline__ product lane_before(product v, unsigned step) {
     return {lane_before(v.part, step), lane_before(v.exponent, step)};
 }
-static __device__ __forceinline__ product tn__lane_xor(product v, int mask) {
-    return {tn__lane_xor(v.part, mask), tn__lane_xor(v.exponent, mask)};
-}
 
 template <typename M> struct joined {
     typedef typename M::value V;

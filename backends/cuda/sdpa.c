@@ -1,9 +1,9 @@
-/* Attention through cuDNN: which calls it takes, and how they run.
+/* The kernels of attention: cuDNN's flash attention if it takes the call, our own (attention.cu)
+ * otherwise, and for a few queries.
  *
  * Plans are kept by shape and strides (dnn.h). A plan takes tenths of a second to make, and prompts
  * have any length: under a causal mask they are padded to one of a few lengths, in forward and
- * backward alike, so that a call recomputed gives the same bits. Calls that cuDNN does not take go
- * to our own kernels.
+ * backward alike, so that a call recomputed gives the same bits.
  *
  * A context that need not be deterministic gets the faster backward, which adds up dq in order of
  * arrival; the deterministic one needs scratch memory that grows with Tq Tk.
@@ -12,6 +12,7 @@
 #include "backends/cuda/choices.h"
 #include "backends/cuda/dnn.h"
 #include "backends/cuda/sdpa_graph.h"
+#include "backends/desc.h"
 
 #if TN_HAVE_CUDNN
 
@@ -155,13 +156,8 @@ static void pad_operand(padded_call *p, const tn_desc **operand, bool is_read) {
     tn_desc *d = &p->d[p->count];
     *d = *from;
     d->size[2] = p->rows;
-    int64_t dense = 1;
-    for (int i = d->ndim - 1; i >= 0; i--) {
-        d->stride[i] = dense;
-        dense *= d->size[i];
-    }
     p->place[p->count] = p->bytes;
-    p->bytes += ((size_t)dense * tn__cuda_element(d->dtype) + 255) / 256 * 256;
+    p->bytes += ((size_t)tn__desc_densify(d) * tn__cuda_element(d->dtype) + 255) / 256 * 256;
     p->input_bytes = is_read ? p->bytes : p->input_bytes;
     p->inputs += is_read;
     p->from[p->count++] = from;
@@ -221,8 +217,6 @@ static tn_status run_padded(tn_context *ctx, tn__dnn *dnn, const tn__attention *
     return status == TN_OK ? copy_rows(ctx, &p, p.inputs, p.count) : status;
 }
 
-/* ---- Entries --------------------------------------------------------------------------------- */
-
 static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attention *a) {
     if (!state->handle || !sdpa_fits(a) || !tn__cuda_chosen()->cudnn_attention) {
         return TN_EUNSUPPORTED;
@@ -233,7 +227,9 @@ static tn_status sdpa_attend(tn_context *ctx, tn__dnn *state, const tn__attentio
     return pads ? run_padded(ctx, state, a) : run_exact(ctx, state, a);
 }
 
-tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
+/* Forward and, if there is a dq, backward. TN_EUNSUPPORTED: cuDNN is missing or does not take this
+ * call, and nothing was queued. */
+static tn_status run_sdpa(tn_context *ctx, const tn__attention *a) {
     tn__dnn *state = tn__dnn_open(ctx);
     if (!state) { return TN_ENOMEM; }
     tn_status status = sdpa_attend(ctx, state, a);
@@ -243,8 +239,27 @@ tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
 
 #else
 
-tn_status tn__cuda_sdpa(tn_context *ctx, const tn__attention *a) {
+static tn_status run_sdpa(tn_context *ctx, const tn__attention *a) {
     return TN_EUNSUPPORTED;
 }
 
 #endif
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+static tn_status attention_forward(const tn_op_call *c) {
+    tn_desc seen;
+    const tn__attention a = tn__attention_of(c->x, c->y, c->args, &seen);
+    bool few = a.q->size[2] <= tn__cuda_chosen()->few_queries;
+    tn_status status = few ? TN_EUNSUPPORTED : run_sdpa(c->ctx, &a);
+    return status == TN_EUNSUPPORTED ? tn__cuda_own_attention(c->ctx, &a) : status;
+}
+
+static tn_status attention_backward(const tn_op_back *b) {
+    tn_desc seen;
+    const tn__attention a = tn__attention_back_of(b, &seen);
+    tn_status status = run_sdpa(b->ctx, &a);
+    return status == TN_EUNSUPPORTED ? tn__cuda_own_attention_backward(b->ctx, &a) : status;
+}
+
+const tn_op_kernel tn__cuda_op_attention = {attention_forward, attention_backward};

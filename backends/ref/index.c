@@ -1,5 +1,6 @@
 /* gather and scatter_add, along a dimension and for whole rows. All indices are checked before
  * anything is written. */
+#include "backends/desc.h"
 #include "backends/ref/ref.h"
 #include "backends/scratch.h"
 
@@ -56,11 +57,7 @@ static tn_status scatter_dim(tn_context *ctx, const tn_desc *y, const tn_desc *i
     }
     tn_desc sum = *y;
     sum.dtype = TN_F32;
-    int64_t count = 1;
-    for (int i = y->ndim - 1; i >= 0; i--) {
-        sum.stride[i] = count;
-        count *= y->size[i];
-    }
+    int64_t count = tn__desc_densify(&sum);
     TN__SCRATCH(float, sums, ctx, count);
     if (!sums) { return TN_ENOMEM; }
     sum.data = sums;
