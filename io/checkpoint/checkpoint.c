@@ -58,7 +58,7 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     tn__checkpoint_plan p = {0};
     char *data = tn__checkpoint_file(path, &bytes, operation);
     tn_safetensors *f = data ? tn__safetensors_over(path, data, bytes) : NULL;
-    if (f && tn__safetensors_check_digest(f, operation) == TN_OK) {
+    if (f && tn__safetensors_check_digest(f, operation)) {
         const tn__source from = tn__source_of_file(f);
         if (tn__checkpoint_plan_make(&p, c, &from, false, true, operation) &&
             (c->partial || tn__state_has_all(&p.state, &from))) {
