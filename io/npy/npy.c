@@ -24,12 +24,8 @@
 tn_tensor *tn_npy_load(const char *path) {
     size_t bytes;
     char *text = tn__pending() ? NULL : tn__read_whole(path, &bytes, "npy_load");
-    tn_tensor *t = tn_inert();
-    if (text) {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        t = tn_return(tn__npy_read((const unsigned char *)text, bytes, path, "npy_load"));
-    }
+    tn_tensor *t =
+        text ? tn__npy_read((const unsigned char *)text, bytes, path, "npy_load") : tn_inert();
     free(text);
     return t;
 }
@@ -278,12 +274,7 @@ tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
     char what[512];
     snprintf(what, sizeof(what), "%.300s: %.200s", f->path, e->name);
     unsigned char *bytes = read_entry(f, e, what);
-    tn_tensor *t = tn_inert();
-    if (bytes) {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        t = tn_return(tn__npy_read(bytes, e->of.bytes, what, "npz_get"));
-    }
+    tn_tensor *t = bytes ? tn__npy_read(bytes, e->of.bytes, what, "npz_get") : tn_inert();
     free(bytes);
     return t;
 }
