@@ -18,7 +18,7 @@ static bool add_label(void *user, const char *key, const char *value) {
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     tn__state s = {.operation = "checkpoint_save"};
-    if (!tn__checkpoint_sound(c, s.operation)) { return tn_error(); }
+    if (tn__pending() || !tn__checkpoint_sound(c, s.operation)) { return tn_error(); }
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     if (w && tn__state_add(&s, c) && tn__state_write(&s, w)) {
         tn__metadata_write(c, s.operation, add_label, w);
