@@ -352,18 +352,19 @@ static unsigned char pixel_of(double x) {
     return x > 0 ? (unsigned char)lround(fmin(x, 1) * 255) : 0; /* NaN too */
 }
 
-/* (C, H, W) as bytes of rows of pixels; NULL: no memory. */
-static unsigned char *pixels_of(const tn_tensor *x, int channels, int64_t plane) {
-    unsigned char *pixels = tn__malloc((size_t)(channels * plane));
+/* (C, H, W) as a picture's rows (io/png.h); NULL: no memory. */
+static unsigned char *rows_of(const tn_tensor *x, const int64_t *shape) {
+    int64_t channels = shape[0], height = shape[1], width = shape[2], plane = height * width;
+    unsigned char *rows = tn__calloc((size_t)height, (size_t)(width * channels + 1));
     const unsigned char *bytes = tn_dtype_of(x) == TN_U8 ? tn_data(x) : NULL;
     const double *reals = bytes ? NULL : tn_data(x);
-    for (int64_t i = 0; pixels && i < plane; i++) {
-        for (int c = 0; c < channels; c++) {
-            int64_t from = c * plane + i;
-            pixels[i * channels + c] = bytes ? bytes[from] : pixel_of(reals[from]);
+    for (int64_t i = 0; rows && i < plane; i++) {
+        unsigned char *pixel = rows + i * channels + i / width + 1;
+        for (int64_t c = 0; c < channels; c++) {
+            pixel[c] = bytes ? bytes[c * plane + i] : pixel_of(reals[c * plane + i]);
         }
     }
-    return pixels;
+    return rows;
 }
 
 /* Whether it is a picture; stores its channels, height and width. */
@@ -396,7 +397,7 @@ tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_t
     tn_tensor *x = host_values(pixels, bytes ? TN_U8 : TN_F64);
     if (tn_is_inert(x)) { return tn_error(); }
     size_t png_bytes = 0;
-    unsigned char *rows = pixels_of(x, (int)shape[0], shape[1] * shape[2]);
+    unsigned char *rows = rows_of(x, shape);
     if (!rows) { return tn__raise(TN_ENOMEM, operation, "no memory for a picture"); }
     unsigned char *png =
         tn__png_encode(rows, shape[2], shape[1], (int)shape[0], &png_bytes, operation);
