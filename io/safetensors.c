@@ -276,15 +276,6 @@ static bool read_entries(tn_safetensors *f) {
     return check_names(f, header) && check_layout(f);
 }
 
-static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
-    if (!tn__json_read(&f->header, text, length)) {
-        return tn__fail(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
-                        "%s: header, byte %zu: %s", f->path, f->header.at,
-                        f->header.wrong ? f->header.wrong : "no memory");
-    }
-    return true;
-}
-
 /* Raises what is wrong with a header of this length, with or without the right beginning, or what
  * the file is instead. */
 static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) {
@@ -328,13 +319,16 @@ static size_t read_length(const tn_safetensors *f) {
 
 static bool read_header(tn_safetensors *f) {
     size_t length = read_length(f);
-    if (!length) { return false; }
+    char *text = length ? tn__malloc_for(length, "safetensors") : NULL;
+    bool read = text && read_bytes(f, 8, text, length);
     f->data = 8 + length;
-    char *text = tn__malloc_for(length, "safetensors");
-    if (!text) { return false; }
-    bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length);
+    if (read && !tn__json_read(&f->header, text, length)) {
+        read = tn__fail(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
+                        "%s: header, byte %zu: %s", f->path, f->header.at,
+                        f->header.wrong ? f->header.wrong : "no memory");
+    }
     free(text);
-    return sound && read_entries(f);
+    return read && read_entries(f);
 }
 
 /* ---- Mapped files ---------------------------------------------------------------------------- */
@@ -479,13 +473,10 @@ static const entry *entry_wanted(const tn_safetensors *f, const char *name, cons
 
 /* Whether a tensor of Tern can have the entry's shape. False after raising. */
 static bool shape_fits(const tn_safetensors *f, const entry *e, const char *operation) {
-    bool fits = e->ndim <= TN_MAX_DIMS;
-    if (!fits) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "%s: \"%s\" has %zu dimensions, but Tern has at most %d", f->path,
-                  tn__show(e->name).text, e->ndim, TN_MAX_DIMS);
-    }
-    return fits;
+    return e->ndim <= TN_MAX_DIMS ||
+           tn__fail(TN_EUNSUPPORTED, operation,
+                    "%s: \"%s\" has %zu dimensions, but Tern has at most %d", f->path,
+                    tn__show(e->name).text, e->ndim, TN_MAX_DIMS);
 }
 
 tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name) {
