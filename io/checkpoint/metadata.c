@@ -116,7 +116,7 @@ typedef struct loader_options {
     int64_t examples;
     tn_sampler sampler;
     bool drop_last;
-    int64_t draws, bucket, step;
+    int64_t step;
     char weights[33], lengths[33];
     double x_pad, y_pad;
 } loader_options;
@@ -128,9 +128,9 @@ static const tn_field loader_options_fields[] = {
     TN_FIELD_AS("seed", loader_options, sampler.seed),
     TN_FIELD_AS("shared by rule", loader_options, sampler.rule),
     TN_FIELD_AS("short batches", loader_options, drop_last, .names = short_batches),
-    TN_FIELD_AS("draws", loader_options, draws, OPTIONAL),
+    TN_FIELD_AS("draws", loader_options, sampler.draws, OPTIONAL),
     TN_FIELD_AS("weights", loader_options, weights, OPTIONAL),
-    TN_FIELD_AS("bucket", loader_options, bucket, OPTIONAL),
+    TN_FIELD_AS("bucket", loader_options, sampler.bucket, OPTIONAL),
     TN_FIELD_AS("step", loader_options, step, OPTIONAL),
     TN_FIELD_AS("lengths", loader_options, lengths, OPTIONAL),
     TN_FIELD(loader_options, x_pad, OPTIONAL),
@@ -153,13 +153,9 @@ static void put_loader(tn__members *m, const tn_checkpoint *c) {
                         .drop_last = options.drop_last,
                         .x_pad = tn__dims_vary(d->x_dims) ? options.x_pad : 0,
                         .y_pad = tn__dims_vary(d->y_dims) ? options.y_pad : 0};
-    int64_t step;
-    if (o.sampler.kind == TN_SAMPLE_WEIGHTED) {
-        tn__sampler_identify(&o.sampler, o.weights, &step);
-        o.draws = o.sampler.draws;
-    } else if (o.sampler.kind == TN_SAMPLE_BUCKETED) {
-        tn__sampler_identify(&o.sampler, o.lengths, &o.step);
-        o.bucket = o.sampler.bucket;
+    bool weighted = o.sampler.kind == TN_SAMPLE_WEIGHTED;
+    if (o.sampler.table) {
+        tn__sampler_identify(&o.sampler, weighted ? o.weights : o.lengths, &o.step);
     }
     tn__fields_put(m, loader_options_fields, &o, false);
 }
