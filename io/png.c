@@ -35,18 +35,6 @@ static unsigned char *close_chunk(unsigned char *to, const char *name, size_t by
     return put_number(to + 8 + bytes, sum);
 }
 
-/* The rows, each after its filter byte; NULL after raising. */
-static unsigned char *filter_rows(const unsigned char *pixels, int64_t height, size_t row,
-                                  const char *operation) {
-    unsigned char *rows = tn__malloc_for((size_t)height * (row + 1), operation);
-    if (!rows) { return NULL; }
-    for (int64_t y = 0; y < height; y++) {
-        rows[(size_t)y * (row + 1)] = 0;
-        memcpy(rows + (size_t)y * (row + 1) + 1, pixels + (size_t)y * row, row);
-    }
-    return rows;
-}
-
 static unsigned char *write_header(unsigned char *to, int64_t width, int64_t height, int channels) {
     memcpy(to, "\x89PNG\r\n\x1a\n", SIGNATURE);
     to += SIGNATURE;
@@ -56,7 +44,7 @@ static unsigned char *write_header(unsigned char *to, int64_t width, int64_t hei
     return close_chunk(to, "IHDR", HEADER);
 }
 
-unsigned char *tn__png_encode(const unsigned char *pixels, int64_t width, int64_t height,
+unsigned char *tn__png_encode(const unsigned char *rows, int64_t width, int64_t height,
                               int channels, size_t *bytes, const char *operation) {
     int64_t most = 1 << 30; /* bytes in total: zlib and the chunk's length have 31 bits */
     if (width < 1 || height < 1 || width > most / 4 || height > most / (3 * width + 1)) {
@@ -64,20 +52,15 @@ unsigned char *tn__png_encode(const unsigned char *pixels, int64_t width, int64_
                   (long long)height);
         return NULL;
     }
-    size_t row = (size_t)width * (size_t)channels;
-    unsigned char *rows = filter_rows(pixels, height, row, operation);
-    if (!rows) { return NULL; }
-    uLong length = (uLong)((size_t)height * (row + 1));
+    uLong length = (uLong)(height * (width * channels + 1));
     uLongf packed = compressBound(length);
     unsigned char *file = tn__malloc(SIGNATURE + HEADER + 3 * CHUNK_FRAME + packed);
     unsigned char *data = file ? write_header(file, width, height, channels) : NULL;
     if (!file || compress2(data + 8, &packed, rows, length, Z_DEFAULT_COMPRESSION) != Z_OK) {
         tn__raise(TN_ENOMEM, operation, "no memory for a picture");
-        free(rows);
         free(file);
         return NULL;
     }
-    free(rows);
     unsigned char *end = close_chunk(close_chunk(data, "IDAT", packed), "IEND", 0);
     *bytes = (size_t)(end - file);
     return file;
@@ -92,7 +75,8 @@ enum { MOST_NUMBERS = 1 << 28 };
 typedef struct sheet {
     int64_t images, channels, height, width; /* of the tensor */
     int64_t columns, across, down;           /* in pixels, gaps included */
-    unsigned char *pixels;                   /* (down, across, channels) */
+    int64_t row;                             /* bytes: a 0 and `across` pixels */
+    unsigned char *rows;                     /* (down, row) */
 } sheet;
 
 /* False after raising. */
@@ -109,13 +93,14 @@ static bool make_sheet(const tn_tensor *images, int columns, sheet *s) {
                         "%d images side by side, with %lld numbers in total", columns,
                         (long long)tn_count(images));
     }
-    *s = (sheet){d.size[0], d.size[1], d.size[2], d.size[3], columns, 0, 0, NULL};
+    *s = (sheet){d.size[0], d.size[1], d.size[2], d.size[3], columns, 0, 0, 0, NULL};
     s->columns = s->columns < s->images ? s->columns : s->images;
     int64_t rows = (s->images + s->columns - 1) / s->columns;
     s->across = s->columns * (s->width + GAP) + GAP;
     s->down = rows * (s->height + GAP) + GAP;
-    s->pixels = tn__calloc_for((size_t)(s->across * s->down), (size_t)s->channels, "save_image");
-    return s->pixels != NULL;
+    s->row = s->across * s->channels + 1;
+    s->rows = tn__calloc_for((size_t)s->down, (size_t)s->row, "save_image");
+    return s->rows != NULL;
 }
 
 /* 0 to 1 as a byte; NaN is 0. */
@@ -130,7 +115,7 @@ static void fill_sheet(const sheet *s, const float *values) {
         int64_t top = GAP + i / s->columns * (s->height + GAP);
         for (int64_t c = 0; c < s->channels; c++) {
             for (int64_t y = 0; y < s->height; y++) {
-                unsigned char *to = s->pixels + ((top + y) * s->across + left) * s->channels + c;
+                unsigned char *to = s->rows + (top + y) * s->row + 1 + left * s->channels + c;
                 for (int64_t x = 0; x < s->width; x++) {
                     to[x * s->channels] = byte_of(*values++);
                 }
@@ -149,9 +134,9 @@ tn_status tn_save_image(tn_tensor *images, const char *path, int columns) {
     unsigned char *file = NULL;
     if (!tn_is_inert(values)) {
         fill_sheet(&s, tn_data(values));
-        file = tn__png_encode(s.pixels, s.across, s.down, (int)s.channels, &bytes, "save_image");
+        file = tn__png_encode(s.rows, s.across, s.down, (int)s.channels, &bytes, "save_image");
     }
-    free(s.pixels);
+    free(s.rows);
     tn_status status = file ? tn_write_file(file, bytes, path) : tn_error();
     free(file);
     return status;

@@ -276,15 +276,6 @@ static bool read_entries(tn_safetensors *f) {
     return check_names(f, header) && check_layout(f);
 }
 
-static bool parse_header(tn_safetensors *f, const char *text, size_t length) {
-    if (!tn__json_read(&f->header, text, length)) {
-        return tn__fail(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
-                        "%s: header, byte %zu: %s", f->path, f->header.at,
-                        f->header.wrong ? f->header.wrong : "no memory");
-    }
-    return true;
-}
-
 /* Raises what is wrong with a header of this length, with or without the right beginning, or what
  * the file is instead. */
 static void raise_header(const tn_safetensors *f, uint64_t length, bool begins) {
@@ -328,13 +319,16 @@ static size_t read_length(const tn_safetensors *f) {
 
 static bool read_header(tn_safetensors *f) {
     size_t length = read_length(f);
-    if (!length) { return false; }
+    char *text = length ? tn__malloc_for(length, "safetensors") : NULL;
+    bool read = text && read_bytes(f, 8, text, length);
     f->data = 8 + length;
-    char *text = tn__malloc_for(length, "safetensors");
-    if (!text) { return false; }
-    bool sound = read_bytes(f, 8, text, length) && parse_header(f, text, length);
+    if (read && !tn__json_read(&f->header, text, length)) {
+        read = tn__fail(f->header.wrong ? TN_EFORMAT : TN_ENOMEM, "safetensors",
+                        "%s: header, byte %zu: %s", f->path, f->header.at,
+                        f->header.wrong ? f->header.wrong : "no memory");
+    }
     free(text);
-    return sound && read_entries(f);
+    return read && read_entries(f);
 }
 
 /* ---- Mapped files ---------------------------------------------------------------------------- */
@@ -479,13 +473,10 @@ static const entry *entry_wanted(const tn_safetensors *f, const char *name, cons
 
 /* Whether a tensor of Tern can have the entry's shape. False after raising. */
 static bool shape_fits(const tn_safetensors *f, const entry *e, const char *operation) {
-    bool fits = e->ndim <= TN_MAX_DIMS;
-    if (!fits) {
-        tn__raise(TN_EUNSUPPORTED, operation,
-                  "%s: \"%s\" has %zu dimensions, but Tern has at most %d", f->path,
-                  tn__show(e->name).text, e->ndim, TN_MAX_DIMS);
-    }
-    return fits;
+    return e->ndim <= TN_MAX_DIMS ||
+           tn__fail(TN_EUNSUPPORTED, operation,
+                    "%s: \"%s\" has %zu dimensions, but Tern has at most %d", f->path,
+                    tn__show(e->name).text, e->ndim, TN_MAX_DIMS);
 }
 
 tn_dims tn_safetensors_shape(const tn_safetensors *f, const char *name) {
@@ -582,32 +573,16 @@ bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, cons
 
 /* ---- The digest ------------------------------------------------------------------------------ */
 
-/* Adds the file's bytes [from, to) to d. False after raising. */
-static bool digest_bytes(const tn_safetensors *f, tn__digest *d, size_t from, size_t to) {
+/* Adds the whole file to d, with '0' in the digest's place. False after raising. */
+static bool digest_file(const tn_safetensors *f, tn__digest *d) {
     char chunk[1 << 15];
-    while (from < to) {
-        size_t bytes = to - from < sizeof(chunk) ? to - from : sizeof(chunk);
-        if (!read_bytes(f, from, chunk, bytes)) { return false; }
+    for (size_t at = 0, bytes; at < f->bytes; at += bytes) {
+        bytes = f->bytes - at < sizeof(chunk) ? f->bytes - at : sizeof(chunk);
+        if (!read_bytes(f, at, chunk, bytes)) { return false; }
+        if (at == 0) { memset(chunk + TN__DIGEST_AT, '0', TN__DIGEST_DIGITS); }
         tn__digest_add(d, chunk, bytes);
-        from += bytes;
     }
     return true;
-}
-
-static tn_status compare_digest(const tn_safetensors *f, tn__digest *d, const char *operation) {
-    static const char zeros[TN__DIGEST_DIGITS + 1] = "00000000000000000000000000000000";
-    const char *told = tn__safetensors_digest(f);
-    char digits[TN__DIGEST_DIGITS + 1];
-    if (!digest_bytes(f, d, 0, TN__DIGEST_AT)) { return tn_error(); }
-    tn__digest_add(d, zeros, TN__DIGEST_DIGITS);
-    if (!digest_bytes(f, d, TN__DIGEST_AT + TN__DIGEST_DIGITS, f->bytes)) { return tn_error(); }
-    tn__digest_text(d, digits);
-    if (strcmp(digits, told) != 0) {
-        return tn__raise(TN_EFORMAT, operation,
-                         "%s is damaged: its digest is %.32s but should be %s", f->path, told,
-                         digits);
-    }
-    return TN_OK;
 }
 
 /* Whether the header begins with a digest, at its fixed position. */
@@ -619,14 +594,18 @@ static bool has_digest(const tn_safetensors *f) {
            memcmp(head, TN__DIGEST_BEFORE, sizeof(head)) == 0;
 }
 
-tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation) {
+bool tn__safetensors_check_digest(const tn_safetensors *f, const char *operation) {
+    char digits[TN__DIGEST_DIGITS + 1] = "";
     if (!has_digest(f)) {
-        return tn__raise(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint",
-                         f->path);
+        return tn__fail(TN_EFORMAT, operation, "%s has no digest: it is not a checkpoint", f->path);
     }
     tn__digest *d = tn__digest_new(operation);
-    if (!d) { return TN_ENOMEM; }
-    tn_status status = compare_digest(f, d, operation);
+    bool read = d && digest_file(f, d);
+    if (read) { tn__digest_text(d, digits); }
     tn__digest_free(d);
-    return status;
+    const char *told = tn__safetensors_digest(f);
+    return read &&
+           (strcmp(digits, told) == 0 ||
+            tn__fail(TN_EFORMAT, operation, "%s is damaged: its digest is %.32s but should be %s",
+                     f->path, told, digits));
 }

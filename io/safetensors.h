@@ -47,9 +47,9 @@ bool tn__safetensors_read(const tn_safetensors *f, const char *name, size_t at, 
 bool tn__safetensors_read_layout(const tn_safetensors *f, const char *name, const tn_layout *layout,
                                  void *to);
 
-/* TN_OK if the file has a correct digest; otherwise raises TN_EFORMAT. Reads the whole file,
- * through a small buffer. */
-tn_status tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
+/* Whether the file has a correct digest. False after raising, TN_EFORMAT if not. Reads the whole
+ * file, through a small buffer. */
+bool tn__safetensors_check_digest(const tn_safetensors *f, const char *operation);
 /* The digest of a file that has a correct one: TN__DIGEST_DIGITS characters. */
 const char *tn__safetensors_digest(const tn_safetensors *f);
 

@@ -6,6 +6,7 @@
 #include "core/memory.h"
 #include "core/plain_text.h"
 #include "io/safetensors.h"
+#include "nn/layout.h"
 #include "optim/average.h"
 #include "tensor/recipe.h"
 #include "tern/sys/device.h"
@@ -58,35 +59,29 @@ static bool add_entry(const tn_entry *entry, void *user) {
     collector *c = user;
     const tn__state_item item = {
         .tensor = entry->stored, .layout = entry->layout, .buffer = entry->buffer};
+    bool added = true;
     if (!c->state->parts && !is_whole(entry)) {
-        tn__raise(TN_EUNSUPPORTED, c->state->operation,
-                  "\"%s\" is sharded: this rank has %lld of its elements (tn_saver saves and loads "
-                  "in parts, tn_dist_export writes whole weights)",
-                  entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
-        c->failed = true;
+        added = tn__fail(
+            TN_EUNSUPPORTED, c->state->operation,
+            "\"%s\" is sharded: this rank has %lld of its elements (tn_saver saves and loads in "
+            "parts, tn_dist_export writes whole weights)",
+            entry->path, (long long)(entry->absent ? 0 : entry->layout.length));
     } else if (is_bytes_of_block(entry)) {
-        tn__raise(TN_EUNSUPPORTED, c->state->operation,
-                  "\"%s\" was quantised after it was cut: the scales of its rows are those of this "
-                  "rank's block, not of the whole",
-                  entry->path);
-        c->failed = true;
-    } else if (entry->absent) {
-        return true;
-    } else if (!state_add(c->state, c->prefix, entry->path, &item)) {
-        c->failed = true;
+        added = tn__fail(TN_EUNSUPPORTED, c->state->operation,
+                         "\"%s\" was quantised after it was cut: the scales of its rows are those "
+                         "of this rank's block, not of the whole",
+                         entry->path);
+    } else if (!entry->absent) {
+        added = state_add(c->state, c->prefix, entry->path, &item);
     }
-    return !c->failed;
-}
-
-/* The layout of a whole tensor, which every rank has. */
-static tn_layout whole_layout(const tn_tensor *t) {
-    return (tn_layout){
-        .whole = tn_shape(t), .dim = -1, .pieces = 1, .slices = 1, .length = tn_count(t)};
+    c->failed = !added;
+    return added;
 }
 
 static bool add_optim_state(const char *name, tn_tensor *t, const tn_entry *like, void *user) {
     collector *c = user;
-    const tn__state_item item = {.tensor = t, .layout = like ? like->layout : whole_layout(t)};
+    const tn__state_item item = {.tensor = t,
+                                 .layout = like ? like->layout : tn__layout_whole(tn_shape(t))};
     c->failed = !state_add(c->state, c->prefix, name, &item);
     return !c->failed;
 }
@@ -99,12 +94,9 @@ bool tn__state_add_module(tn__state *s, void *module, const char *prefix) {
 }
 
 bool tn__checkpoint_sound(const tn_checkpoint *c, const char *operation) {
-    if (!c) {
-        tn__raise(TN_EVALUE, operation, "the checkpoint is NULL");
-    } else if (c->step < 0) {
-        tn__raise(TN_EVALUE, operation, "step %lld, but steps begin at 0", (long long)c->step);
-    }
-    return !tn__pending();
+    if (!c) { return tn__fail(TN_EVALUE, operation, "the checkpoint is NULL"); }
+    return c->step >= 0 ||
+           tn__fail(TN_EVALUE, operation, "step %lld, but steps begin at 0", (long long)c->step);
 }
 
 bool tn__state_add(tn__state *s, const tn_checkpoint *c) {

@@ -27,8 +27,16 @@ struct tn_average {
     average_item *items;
     int64_t capacity;
     int count, lent; /* lent: how many scopes have the average in the model */
-    double decay;    /* of an exponential one; below 0: equal weights */
+    bool alike;      /* equal weights; otherwise: */
+    double decay;    /* of an exponential one */
     int64_t updates;
+};
+
+static const char *const weighings[] = {"weighted", "alike", NULL};
+const tn_field tn__average_fields[] = {
+    TN_FIELD_AS("all", tn_average, alike, .optional = true, .names = weighings),
+    TN_FIELD_AS("decay", tn_average, decay, .unless = TN_UNLESS(tn_average, alike)),
+    {0},
 };
 
 static tn_tensor *stored_now(const average_item *item) {
@@ -67,10 +75,11 @@ static bool add_entry(const tn_entry *entry, void *user) {
 
 TN__ALIVE_LIST(averages, "average");
 
-static tn_average *average_new(void *m, double decay, const char *operation) {
+static tn_average *average_new(void *m, bool alike, double decay, const char *operation) {
     tn_average *a = tn__pending() ? NULL : tn__calloc_for(1, sizeof(*a), operation);
     if (!a) { return NULL; }
     tn__alive_begin(&averages, a);
+    a->alike = alike;
     a->decay = decay;
     tn_module_each(m, (tn_walk){.buffers = true}, add_entry, a);
     if (tn__pending()) {
@@ -85,11 +94,11 @@ tn_average *tn_ema(void *m, double decay) {
         tn__raise(TN_EVALUE, "ema", "decay is %g (in [0, 1])", decay);
         return NULL;
     }
-    return average_new(m, decay, "ema");
+    return average_new(m, false, decay, "ema");
 }
 
 tn_average *tn_swa(void *m) {
-    return average_new(m, -1.0, "swa");
+    return average_new(m, true, 0.0, "swa");
 }
 
 void tn_average_free(tn_average *a) {
@@ -120,9 +129,8 @@ tn_status tn_average_update(tn_average *a) {
     }
     if (!tn__alive_is(&averages, a, "average_update")) { return tn_error(); }
     if (a->lent) { return tn__raise(TN_ESTATE, "average_update", "the model has the average now"); }
-    double kept = a->updates == 0 ? 0.0
-                  : a->decay >= 0 ? a->decay
-                                  : (double)a->updates / ((double)a->updates + 1.0);
+    double updates = (double)a->updates;
+    double kept = updates == 0 ? 0.0 : a->alike ? updates / (updates + 1.0) : a->decay;
     TN_SCOPE;
     TN_NO_GRAD;
     for (int i = 0; i < a->count; i++) {
@@ -142,10 +150,6 @@ int64_t tn_average_updates(const tn_average *a) {
 
 void tn__average_set_updates(tn_average *a, int64_t updates) {
     a->updates = updates;
-}
-
-double tn__average_decay(const tn_average *a) {
-    return a->decay;
 }
 
 /* ---- In the model ---------------------------------------------------------------------------- */

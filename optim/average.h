@@ -7,6 +7,6 @@
 /* Visits each parameter's average, like tn__optim_each. */
 void tn__average_each(tn_average *a, tn__optim_visitor *f, void *user);
 void tn__average_set_updates(tn_average *a, int64_t updates);
-double tn__average_decay(const tn_average *a); /* below 0: equal weights */
+extern const tn_field tn__average_fields[]; /* its options */
 
 #endif

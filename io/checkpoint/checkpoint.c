@@ -18,7 +18,7 @@ static bool add_label(void *user, const char *key, const char *value) {
 
 tn_status tn_checkpoint_save(const tn_checkpoint *c, const char *path) {
     tn__state s = {.operation = "checkpoint_save"};
-    if (!tn__checkpoint_sound(c, s.operation)) { return tn_error(); }
+    if (tn__pending() || !tn__checkpoint_sound(c, s.operation)) { return tn_error(); }
     tn_safetensors_writer *w = tn_safetensors_writer_new();
     if (w && tn__state_add(&s, c) && tn__state_write(&s, w)) {
         tn__metadata_write(c, s.operation, add_label, w);
@@ -58,7 +58,7 @@ tn_status tn_checkpoint_load(tn_checkpoint *c, const char *path) {
     tn__checkpoint_plan p = {0};
     char *data = tn__checkpoint_file(path, &bytes, operation);
     tn_safetensors *f = data ? tn__safetensors_over(path, data, bytes) : NULL;
-    if (f && tn__safetensors_check_digest(f, operation) == TN_OK) {
+    if (f && tn__safetensors_check_digest(f, operation)) {
         const tn__source from = tn__source_of_file(f);
         if (tn__checkpoint_plan_make(&p, c, &from, false, true, operation) &&
             (c->partial || tn__state_has_all(&p.state, &from))) {

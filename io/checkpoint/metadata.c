@@ -96,17 +96,6 @@ static const tn_field plateau_options_fields[] = {
     {0},
 };
 
-typedef struct average_options {
-    bool alike;
-    double decay;
-} average_options;
-static const char *const weighings[] = {"weighted", "alike", NULL};
-static const tn_field average_options_fields[] = {
-    TN_FIELD_AS("all", average_options, alike, OPTIONAL, .names = weighings),
-    TN_FIELD_AS("decay", average_options, decay, .unless = TN_UNLESS(average_options, alike)),
-    {0},
-};
-
 static const tn_field schedule_fields[] = {
     TN_FIELD(tn_schedule, kind),
     TN_FIELD(tn_schedule, peak),
@@ -127,7 +116,7 @@ typedef struct loader_options {
     int64_t examples;
     tn_sampler sampler;
     bool drop_last;
-    int64_t draws, bucket, step;
+    int64_t step;
     char weights[33], lengths[33];
     double x_pad, y_pad;
 } loader_options;
@@ -139,9 +128,9 @@ static const tn_field loader_options_fields[] = {
     TN_FIELD_AS("seed", loader_options, sampler.seed),
     TN_FIELD_AS("shared by rule", loader_options, sampler.rule),
     TN_FIELD_AS("short batches", loader_options, drop_last, .names = short_batches),
-    TN_FIELD_AS("draws", loader_options, draws, OPTIONAL),
+    TN_FIELD_AS("draws", loader_options, sampler.draws, OPTIONAL),
     TN_FIELD_AS("weights", loader_options, weights, OPTIONAL),
-    TN_FIELD_AS("bucket", loader_options, bucket, OPTIONAL),
+    TN_FIELD_AS("bucket", loader_options, sampler.bucket, OPTIONAL),
     TN_FIELD_AS("step", loader_options, step, OPTIONAL),
     TN_FIELD_AS("lengths", loader_options, lengths, OPTIONAL),
     TN_FIELD(loader_options, x_pad, OPTIONAL),
@@ -149,39 +138,25 @@ static const tn_field loader_options_fields[] = {
     {0},
 };
 
-static loader_options options_of_loader(const tn_loader *l) {
-    tn_loader_options o = tn_loader_options_of(l);
-    const tn_dataset *d = tn_loader_dataset(l);
-    loader_options told = {.dataset = d->kind,
-                           .examples = d->size,
-                           .sampler = tn_loader_sampler(l),
-                           .drop_last = o.drop_last,
-                           .x_pad = tn__dims_vary(d->x_dims) ? o.x_pad : 0,
-                           .y_pad = tn__dims_vary(d->y_dims) ? o.y_pad : 0};
-    int64_t step;
-    if (told.sampler.kind == TN_SAMPLE_WEIGHTED) {
-        tn__sampler_identify(&told.sampler, told.weights, &step);
-        told.draws = told.sampler.draws;
-    } else if (told.sampler.kind == TN_SAMPLE_BUCKETED) {
-        tn__sampler_identify(&told.sampler, told.lengths, &told.step);
-        told.bucket = told.sampler.bucket;
-    }
-    return told;
-}
-
 /* ---- Options --------------------------------------------------------------------------------- */
 
 static void put_optim(tn__members *m, const tn_checkpoint *c) {
     tn__fields_put(m, c->optim->method->fields, c->optim->options, false);
 }
 
-static void put_average(tn__members *m, const tn_checkpoint *c) {
-    double decay = tn__average_decay(c->average);
-    tn__fields_put(m, average_options_fields, &(average_options){decay < 0, decay}, false);
-}
-
 static void put_loader(tn__members *m, const tn_checkpoint *c) {
-    loader_options o = options_of_loader(c->loader);
+    tn_loader_options options = tn_loader_options_of(c->loader);
+    const tn_dataset *d = tn_loader_dataset(c->loader);
+    loader_options o = {.dataset = d->kind,
+                        .examples = d->size,
+                        .sampler = tn_loader_sampler(c->loader),
+                        .drop_last = options.drop_last,
+                        .x_pad = tn__dims_vary(d->x_dims) ? options.x_pad : 0,
+                        .y_pad = tn__dims_vary(d->y_dims) ? options.y_pad : 0};
+    bool weighted = o.sampler.kind == TN_SAMPLE_WEIGHTED;
+    if (o.sampler.table) {
+        tn__sampler_identify(&o.sampler, weighted ? o.weights : o.lengths, &o.step);
+    }
     tn__fields_put(m, loader_options_fields, &o, false);
 }
 
@@ -238,7 +213,7 @@ static const part all_parts[] = {
     OPTIONS("loader.data", loader, NULL, put_data, "the data"),
     OPTIONS("scaler.options", scaler, tn__scaler_fields, NULL, "the scaler"),
     OPTIONS("plateau.options", plateau, plateau_options_fields, NULL, "the plateau"),
-    OPTIONS("average.options", average, NULL, put_average, "the average"),
+    OPTIONS("average.options", average, tn__average_fields, NULL, "the average"),
 };
 enum { PARTS = sizeof(all_parts) / sizeof(*all_parts) };
 

@@ -291,10 +291,12 @@ static tn_tensor *make_array(const tn__npy_about *a, const unsigned char *data) 
 
 tn_tensor *tn__npy_read(const unsigned char *at, size_t bytes, const char *what,
                         const char *operation) {
+    TN_SCOPE;
+    TN_NO_GRAD;
     tn__npy_about a;
     size_t before = tn__npy_before(at, bytes, what, operation);
     if (before == 0 || !tn__npy_look(at, before, bytes, &a, what, operation)) { return tn_inert(); }
-    return make_array(&a, at + before);
+    return tn_return(make_array(&a, at + before));
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */

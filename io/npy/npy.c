@@ -24,12 +24,8 @@
 tn_tensor *tn_npy_load(const char *path) {
     size_t bytes;
     char *text = tn__pending() ? NULL : tn__read_whole(path, &bytes, "npy_load");
-    tn_tensor *t = tn_inert();
-    if (text) {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        t = tn_return(tn__npy_read((const unsigned char *)text, bytes, path, "npy_load"));
-    }
+    tn_tensor *t =
+        text ? tn__npy_read((const unsigned char *)text, bytes, path, "npy_load") : tn_inert();
     free(text);
     return t;
 }
@@ -225,27 +221,13 @@ static int inflate_entry(const facts *of, unsigned char *packed, unsigned char *
     return whole || status == Z_MEM_ERROR ? status : Z_DATA_ERROR;
 }
 
-/* Unpacks what was read, which is freed or returned. NULL after raising. */
-static unsigned char *unpack_entry(const facts *of, unsigned char *packed, const char *what) {
-    bool stored = of->method == STORED;
-    unsigned char *whole = stored ? packed : tn__malloc_for(of->bytes, "npz_get");
-    int status = stored ? Z_STREAM_END : whole ? inflate_entry(of, packed, whole) : Z_MEM_ERROR;
-    if (!stored) { free(packed); }
-    if (status == Z_STREAM_END && crc32_z(0, whole, of->bytes) == of->check) { return whole; }
-    bool memory = status == Z_MEM_ERROR;
-    tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, "npz_get", "%s%s", what,
-              memory ? ": no memory" : " is damaged");
-    free(whole);
-    return NULL;
-}
-
 /* The array's bytes, checked; the caller frees. Deflate's ratio is bounded, and so is the memory
  * that is allocated. NULL after raising. */
 static unsigned char *read_entry(const tn_npz *f, const npz_entry *e, const char *what) {
     const facts *of = &e->of;
     local_header local;
-    bool known = (of->method == STORED && of->packed == of->bytes) || of->method == DEFLATED;
-    if (of->flags & FLAG_ENCRYPTED || !known) {
+    bool stored = of->method == STORED && of->packed == of->bytes;
+    if (of->flags & FLAG_ENCRYPTED || !(stored || of->method == DEFLATED)) {
         tn__raise(TN_EUNSUPPORTED, "npz_get", "%s is neither stored nor deflated", what);
         return NULL;
     }
@@ -259,9 +241,18 @@ static unsigned char *read_entry(const tn_npz *f, const npz_entry *e, const char
         return NULL;
     }
     uint64_t from = (uint64_t)e->at + sizeof(local) + local.of.name + local.of.extra;
-    unsigned char *packed = tn__malloc_for(of->packed, "npz_get");
-    if (packed && read_part(f, from, packed, of->packed)) { return unpack_entry(of, packed, what); }
-    free(packed);
+    unsigned char *whole = tn__malloc_for(of->bytes, "npz_get"), *packed = whole;
+    if (whole && !stored) { packed = tn__malloc_for(of->packed, "npz_get"); }
+    bool read = packed && read_part(f, from, packed, of->packed);
+    int status = !read ? Z_ERRNO : stored ? Z_STREAM_END : inflate_entry(of, packed, whole);
+    if (!stored) { free(packed); }
+    if (status == Z_STREAM_END && crc32_z(0, whole, of->bytes) == of->check) { return whole; }
+    if (read) {
+        bool memory = status == Z_MEM_ERROR;
+        tn__raise(memory ? TN_ENOMEM : TN_EFORMAT, "npz_get", "%s%s", what,
+                  memory ? ": no memory" : " is damaged");
+    }
+    free(whole);
     return NULL;
 }
 
@@ -278,12 +269,7 @@ tn_tensor *tn_npz_get(const tn_npz *f, const char *name) {
     char what[512];
     snprintf(what, sizeof(what), "%.300s: %.200s", f->path, e->name);
     unsigned char *bytes = read_entry(f, e, what);
-    tn_tensor *t = tn_inert();
-    if (bytes) {
-        TN_SCOPE;
-        TN_NO_GRAD;
-        t = tn_return(tn__npy_read(bytes, e->of.bytes, what, "npz_get"));
-    }
+    tn_tensor *t = bytes ? tn__npy_read(bytes, e->of.bytes, what, "npz_get") : tn_inert();
     free(bytes);
     return t;
 }

@@ -243,6 +243,10 @@ bool tn__onnx_has_dims(const tn_op_call *c) {
     return tn_ndim(c->in[0]) > 0;
 }
 
+bool tn__onnx_has_elements(const tn_op_call *c) {
+    return tn_count(c->in[0]) > 0;
+}
+
 void tn__onnx_unary(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, TN__NODE(g, type, tn__onnx_in(g, c, 0)));
 }

@@ -105,6 +105,7 @@ int tn__onnx_reshape(tn__onnx *g, int x, tn_dims dims);
 /* The field "dim", counted from the start, of a call's input 0; whether that has dimensions. */
 int64_t tn__onnx_dim(const tn_op_call *c);
 bool tn__onnx_has_dims(const tn_op_call *c);
+bool tn__onnx_has_elements(const tn_op_call *c); /* input 0 */
 
 /* Rules for operations that are one node of `type`: of input 0, of both; of input 0 along `dim`. */
 void tn__onnx_unary(tn__onnx *g, const tn_op_call *c, const char *type);

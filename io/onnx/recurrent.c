@@ -94,13 +94,9 @@ static void put_recurrent(tn__onnx *g, const tn_op_call *c, const char *type) {
 }
 
 /* Runtimes do not take empty sequences. */
-static bool has_elements(const tn_op_call *c) {
-    return tn_count(c->in[TN__RNN_X]) > 0;
-}
-
 const tn__onnx_rule tn__onnx_recurrent[] = {
-    {"rnn", put_recurrent, "RNN", has_elements},
-    {"gru", put_recurrent, "GRU", has_elements},
-    {"lstm", put_recurrent, "LSTM", has_elements},
+    {"rnn", put_recurrent, "RNN", tn__onnx_has_elements},
+    {"gru", put_recurrent, "GRU", tn__onnx_has_elements},
+    {"lstm", put_recurrent, "LSTM", tn__onnx_has_elements},
     {0},
 };

@@ -48,10 +48,6 @@ static void put_any(tn__onnx *g, const tn_op_call *c, const char *type) {
     tn__onnx_give(g, c, 0, tn__onnx_cast(g, reduce_node(g, type, x, 0, false), TN_BOOL));
 }
 
-static bool has_elements(const tn_op_call *c) {
-    return tn_count(c->in[0]) > 0;
-}
-
 static void put_arg(tn__onnx *g, const tn_op_call *c, const char *type) {
     int y = TN__NODE(g, type, tn__onnx_in(g, c, 0));
     tn__onnx_int(g, "axis", tn__onnx_dim(c));
@@ -78,8 +74,8 @@ const tn__onnx_rule tn__onnx_reduce[] = {
     {"prod", put_reduce, "ReduceProd", NULL},
     {"logsumexp", put_reduce, "ReduceLogSumExp", NULL},
     {"var", put_var, "ReduceSum", NULL},
-    {"any", put_any, "ReduceMax", has_elements},
-    {"all", put_any, "ReduceMin", has_elements},
+    {"any", put_any, "ReduceMax", tn__onnx_has_elements},
+    {"all", put_any, "ReduceMin", tn__onnx_has_elements},
     {"argmax", put_arg, "ArgMax", tn__onnx_has_dims},
     {"argmin", put_arg, "ArgMin", tn__onnx_has_dims},
     {"cumsum", put_cumulative, "CumSum", tn__onnx_has_dims},

@@ -127,24 +127,17 @@ static tn_status write_value(tn_summary_writer *w, tn__buffer *value, int64_t st
 
 TN__ALIVE_LIST(writers, "writer");
 
-/* Whether there is something to add; if not, the call returns *status. One record that is not UTF-8
- * would hide all that follow: TensorBoard cannot read it. */
-static bool may_add(tn_summary_writer *w, const char *tag, const char *operation,
-                    tn_status *status) {
-    *status = tn_error();
-    if (!w || *status != TN_OK) { return false; }
-    if (!tn__alive_is(&writers, w, operation)) {
-        *status = tn_error();
-        return false;
+/* TN_OK if a value may be added; otherwise it has raised. One record that is not UTF-8 would hide
+ * all that follow: TensorBoard cannot read it. */
+static tn_status check_add(const tn_summary_writer *w, const char *tag, const char *operation) {
+    if (!w || tn__pending()) { return tn_error(); }
+    if (!tn__alive_is(&writers, w, operation)) { return TN_ESTATE; }
+    if (!tag || !*tag) { return tn__raise(TN_EVALUE, operation, "the tag is NULL or empty"); }
+    if (!tn__is_utf8(tag)) {
+        return tn__raise(TN_EVALUE, operation, "the tag \"%s\" is not UTF-8", tag);
     }
-    if (!tag || !*tag) {
-        *status = tn__raise(TN_EVALUE, operation, "the tag is NULL or empty");
-    } else if (!tn__is_utf8(tag)) {
-        *status = tn__raise(TN_EVALUE, operation, "the tag \"%s\" is not UTF-8", tag);
-    } else if (w->fd < 0) {
-        *status = tn__raise(TN_EIO, operation, "%s: half a record was written", w->path);
-    }
-    return *status == TN_OK;
+    return w->fd >= 0 ? TN_OK
+                      : tn__raise(TN_EIO, operation, "%s: half a record was written", w->path);
 }
 
 static tn__buffer value_of(const char *tag) {
@@ -224,8 +217,8 @@ tn_status tn_summary_flush(tn_summary_writer *w) {
 /* ---- Scalars and texts ----------------------------------------------------------------------- */
 
 tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double value, int64_t step) {
-    tn_status status;
-    if (!may_add(w, tag, "summary_add_scalar", &status)) { return status; }
+    tn_status status = check_add(w, tag, "summary_add_scalar");
+    if (!w || status != TN_OK) { return status; }
     tn__buffer scalar = value_of(tag);
     tn__message_float(&scalar, VALUE_SIMPLE, (float)value);
     return write_value(w, &scalar, step, "summary_add_scalar");
@@ -233,8 +226,8 @@ tn_status tn_summary_add_scalar(tn_summary_writer *w, const char *tag, double va
 
 tn_status tn_summary_add_text(tn_summary_writer *w, const char *tag, const char *text,
                               int64_t step) {
-    tn_status status;
-    if (!may_add(w, tag, "summary_add_text", &status)) { return status; }
+    tn_status status = check_add(w, tag, "summary_add_text");
+    if (!w || status != TN_OK) { return status; }
     if (!text || !tn__is_utf8(text)) {
         return tn__raise(TN_EVALUE, "summary_add_text", "the text of %s is %s", tag,
                          text ? "not UTF-8" : "NULL");
@@ -332,8 +325,8 @@ static tn_tensor *host_values(const tn_tensor *t, tn_dtype dtype) {
 tn_status tn_summary_add_histogram(tn_summary_writer *w, const char *tag, const tn_tensor *values,
                                    int64_t step) {
     static const char operation[] = "summary_add_histogram";
-    tn_status status;
-    if (!may_add(w, tag, operation, &status)) { return status; }
+    tn_status status = check_add(w, tag, operation);
+    if (!w || status != TN_OK) { return status; }
     TN_SCOPE;
     TN_NO_GRAD;
     tn_tensor *x = host_values(values, TN_F64);
@@ -359,18 +352,19 @@ static unsigned char pixel_of(double x) {
     return x > 0 ? (unsigned char)lround(fmin(x, 1) * 255) : 0; /* NaN too */
 }
 
-/* (C, H, W) as bytes of rows of pixels; NULL: no memory. */
-static unsigned char *pixels_of(const tn_tensor *x, int channels, int64_t plane) {
-    unsigned char *pixels = tn__malloc((size_t)(channels * plane));
+/* (C, H, W) as a picture's rows (io/png.h); NULL: no memory. */
+static unsigned char *rows_of(const tn_tensor *x, const int64_t *shape) {
+    int64_t channels = shape[0], height = shape[1], width = shape[2], plane = height * width;
+    unsigned char *rows = tn__calloc((size_t)height, (size_t)(width * channels + 1));
     const unsigned char *bytes = tn_dtype_of(x) == TN_U8 ? tn_data(x) : NULL;
     const double *reals = bytes ? NULL : tn_data(x);
-    for (int64_t i = 0; pixels && i < plane; i++) {
-        for (int c = 0; c < channels; c++) {
-            int64_t from = c * plane + i;
-            pixels[i * channels + c] = bytes ? bytes[from] : pixel_of(reals[from]);
+    for (int64_t i = 0; rows && i < plane; i++) {
+        unsigned char *pixel = rows + i * channels + i / width + 1;
+        for (int64_t c = 0; c < channels; c++) {
+            pixel[c] = bytes ? bytes[c * plane + i] : pixel_of(reals[c * plane + i]);
         }
     }
-    return pixels;
+    return rows;
 }
 
 /* Whether it is a picture; stores its channels, height and width. */
@@ -388,9 +382,9 @@ static bool image_shape(const tn_tensor *t, int64_t *shape) {
 tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_tensor *pixels,
                                int64_t step) {
     static const char operation[] = "summary_add_image";
-    tn_status status;
+    tn_status status = check_add(w, tag, operation);
     int64_t shape[3];
-    if (!may_add(w, tag, operation, &status)) { return status; }
+    if (!w || status != TN_OK) { return status; }
     if (!pixels || tn_is_inert(pixels) || !image_shape(pixels, shape)) {
         return tn__raise(TN_EVALUE, operation,
                          "%s is %s (a picture is (C, H, W) or (H, W) in u8 or a float dtype, with "
@@ -403,7 +397,7 @@ tn_status tn_summary_add_image(tn_summary_writer *w, const char *tag, const tn_t
     tn_tensor *x = host_values(pixels, bytes ? TN_U8 : TN_F64);
     if (tn_is_inert(x)) { return tn_error(); }
     size_t png_bytes = 0;
-    unsigned char *rows = pixels_of(x, (int)shape[0], shape[1] * shape[2]);
+    unsigned char *rows = rows_of(x, shape);
     if (!rows) { return tn__raise(TN_ENOMEM, operation, "no memory for a picture"); }
     unsigned char *png =
         tn__png_encode(rows, shape[2], shape[1], (int)shape[0], &png_bytes, operation);

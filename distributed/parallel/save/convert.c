@@ -125,8 +125,7 @@ tn_module *tn__saver_model(const char *from, tn_lm_load_options options) {
     tn__source source = {.digest = NULL};
     if (ix) {
         source = tn__index_source(ix);
-    } else if (f && (!tn__safetensors_digest(f) ||
-                     tn__safetensors_check_digest(f, operation) == TN_OK)) {
+    } else if (f && (!tn__safetensors_digest(f) || tn__safetensors_check_digest(f, operation))) {
         source = tn__source_of_file(f);
     }
     tn_module *m =

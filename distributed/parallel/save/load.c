@@ -33,7 +33,7 @@ static void plan_load(loading *l, tn_checkpoint *c) {
     TN__ON_CPU;
     if (l->index) {
         l->from = tn__index_source(l->index);
-    } else if (l->file && tn__safetensors_check_digest(l->file, l->operation) == TN_OK) {
+    } else if (l->file && tn__safetensors_check_digest(l->file, l->operation)) {
         l->from = tn__source_of_file(l->file);
     }
     if (l->from.path) {
