@@ -86,16 +86,6 @@ static void chain_free(tn_dataset *self) {
     free(d);
 }
 
-/* Makes `mine` describe both; false if they differ in more than the first size of sequences. */
-static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
-    if (mine->ndim != other.ndim) { return false; }
-    if (sequences && mine->ndim > 0 && mine->size[0] != other.size[0]) {
-        mine->size[0] = other.size[0] = -1;
-    }
-    return mine->ndim < 0 ||
-           memcmp(mine->size, other.size, (size_t)mine->ndim * sizeof(*mine->size)) == 0;
-}
-
 /* Whether both name the same classes in the same order. */
 static bool same_classes(const char *const *a, const char *const *b) {
     if (!a || !b) { return a == b; }
@@ -112,8 +102,8 @@ static bool join_link(chain *d, int k) {
     }
     d->list[k].end = base->size;
     base->length = each->length ? base->length : NULL;
-    if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
-        !join_dims(&base->y_dims, each->y_dims, base->length)) {
+    if (!tn__dims_join(&base->x_dims, each->x_dims, base->length) ||
+        !tn__dims_join(&base->y_dims, each->y_dims, base->length)) {
         return tn__fail(TN_ESHAPE, "concat_dataset",
                         "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"",
                         k, each->kind, d->list[0].d->kind);
@@ -144,18 +134,13 @@ static chain *chain_new(tn_dataset *const *datasets, int count) {
     }
     chain *d = tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]), "concat_dataset");
     if (!d) { return NULL; }
-    const tn_dataset *first = datasets[0];
-    d->base = (tn_dataset){.kind = "concatenation",
-                           .x_dims = first->x_dims,
-                           .y_dims = first->y_dims,
-                           .x_dtype = first->x_dtype,
-                           .y_dtype = first->y_dtype,
-                           .classes = first->classes,
-                           .get = chain_get,
-                           .length = chain_length,
-                           .fields = chain_fields,
-                           .digest = chain_digest,
-                           .free = chain_free};
+    d->base = tn__dataset_like(datasets[0], "concatenation");
+    d->base.size = 0; /* so far */
+    d->base.get = chain_get;
+    d->base.length = chain_length;
+    d->base.fields = chain_fields;
+    d->base.digest = chain_digest;
+    d->base.free = chain_free;
     d->count = count;
     for (int k = 0; k < count; k++) {
         d->list[k].d = datasets[k];
@@ -229,18 +214,13 @@ static void subset_free(tn_dataset *self) {
 static subset *subset_new(tn_dataset *whole, int64_t size, const char *operation) {
     subset *d = tn__calloc_for(1, sizeof(*d), operation);
     if (!d) { return NULL; }
-    d->base = (tn_dataset){.kind = "subset",
-                           .size = size,
-                           .x_dims = whole->x_dims,
-                           .y_dims = whole->y_dims,
-                           .x_dtype = whole->x_dtype,
-                           .y_dtype = whole->y_dtype,
-                           .classes = whole->classes,
-                           .get = subset_get,
-                           .length = whole->length ? subset_length : NULL,
-                           .fields = subset_fields,
-                           .below = whole,
-                           .free = subset_free};
+    d->base = tn__dataset_like(whole, "subset");
+    d->base.size = size;
+    d->base.get = subset_get;
+    d->base.length = whole->length ? subset_length : NULL;
+    d->base.fields = subset_fields;
+    d->base.below = whole;
+    d->base.free = subset_free;
     return d;
 }
 
