@@ -19,14 +19,42 @@ bool tn__cumulative_shape(tn_op_call *c) {
     return dim >= 0 && tn_op_out(c, x->dims, tn_dtype_is_float(x->dtype) ? x->dtype : TN_I64);
 }
 
-tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines) {
+/* Integers were cast to i64. */
+typedef struct cumulative_job {
+    tn__lines x, y;
+    bool product, reverse, real;
+} cumulative_job;
+
+static void cumulate_lines(const void *user, int64_t first, int64_t end) {
+    const cumulative_job *c = user;
+    for (int64_t i = first; i < end; i++) {
+        int64_t x = tn__line_at(&c->x, i), y = tn__line_at(&c->y, i);
+        double value = c->product;
+        uint64_t whole = c->product; /* unsigned, so that overflow wraps */
+        for (int64_t n = 0; n < c->x.length; n++) {
+            int64_t k = c->reverse ? c->x.length - 1 - n : n;
+            if (c->real) {
+                double next = tn__host_load(c->x.data, c->x.dtype, x + k * c->x.step);
+                value = c->product ? value * next : value + next;
+                tn__host_store(c->y.data, c->y.dtype, y + k * c->y.step, value);
+            } else {
+                uint64_t next = (uint64_t)((const int64_t *)c->x.data)[x + k * c->x.step];
+                whole = c->product ? whole * next : whole + next;
+                ((int64_t *)c->y.data)[y + k * c->y.step] = (int64_t)whole;
+            }
+        }
+    }
+}
+
+tn_status tn__cumulate(const tn_op_call *c, bool product) {
     const tn__cumulative_args *args = c->args;
     int dim = tn__dim_from_start(args->dim, c->x[0]->ndim);
-    tn__cumulative job = {.x = tn__lines_along(c->x[0], dim),
+    cumulative_job job = {.x = tn__lines_along(c->x[0], dim),
                           .y = tn__lines_along(c->y[0], dim),
+                          .product = product,
                           .reverse = args->reverse,
                           .real = tn_dtype_is_float(c->y[0]->dtype)};
-    tn__host_pieces(job.x.count, 2 * job.x.length, lines, &job);
+    tn__host_pieces(job.x.count, 2 * job.x.length, cumulate_lines, &job);
     return TN_OK;
 }
 
@@ -38,27 +66,8 @@ tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool rev
 
 /* ---- Products -------------------------------------------------------------------------------- */
 
-static void cumprod_piece(const void *user, int64_t first, int64_t end) {
-    const tn__cumulative *c = user;
-    for (int64_t i = first; i < end; i++) {
-        int64_t x = tn__line_at(&c->x, i), y = tn__line_at(&c->y, i);
-        double product = 1.0;
-        uint64_t whole = 1; /* unsigned, so that overflow wraps */
-        for (int64_t n = 0; n < c->x.length; n++) {
-            int64_t k = c->reverse ? c->x.length - 1 - n : n;
-            if (c->real) {
-                product *= tn__host_load(c->x.data, c->x.dtype, x + k * c->x.step);
-                tn__host_store(c->y.data, c->y.dtype, y + k * c->y.step, product);
-            } else {
-                whole *= (uint64_t)((const int64_t *)c->x.data)[x + k * c->x.step];
-                ((int64_t *)c->y.data)[y + k * c->y.step] = (int64_t)whole;
-            }
-        }
-    }
-}
-
 static tn_status cumprod_host(const tn_op_call *c) {
-    return tn__cumulate(c, cumprod_piece);
+    return tn__cumulate(c, true);
 }
 
 typedef struct product_back {

@@ -7,27 +7,8 @@
  */
 #include "ops/reduce/cumulative.h"
 
-static void cumsum_piece(const void *user, int64_t first, int64_t end) {
-    const tn__cumulative *c = user;
-    for (int64_t i = first; i < end; i++) {
-        int64_t x = tn__line_at(&c->x, i), y = tn__line_at(&c->y, i);
-        double sum = 0.0;
-        uint64_t whole = 0; /* unsigned, so that overflow wraps */
-        for (int64_t n = 0; n < c->x.length; n++) {
-            int64_t k = c->reverse ? c->x.length - 1 - n : n;
-            if (c->real) {
-                sum += tn__host_load(c->x.data, c->x.dtype, x + k * c->x.step);
-                tn__host_store(c->y.data, c->y.dtype, y + k * c->y.step, sum);
-            } else {
-                whole += (uint64_t)((const int64_t *)c->x.data)[x + k * c->x.step];
-                ((int64_t *)c->y.data)[y + k * c->y.step] = (int64_t)whole;
-            }
-        }
-    }
-}
-
 static tn_status cumsum_host(const tn_op_call *c) {
-    return tn__cumulate(c, cumsum_piece);
+    return tn__cumulate(c, false);
 }
 
 static void cumsum_backward(tn_op_grad *g) {

@@ -5,14 +5,8 @@
 #include "backends/lines.h"
 #include "ops/host.h"
 
-/* A job for pieces of lines. Integers were cast to i64. */
-typedef struct tn__cumulative {
-    tn__lines x, y;
-    bool reverse, real;
-} tn__cumulative;
-
 bool tn__cumulative_shape(tn_op_call *c);
-tn_status tn__cumulate(const tn_op_call *c, tn__host_piece *lines);
+tn_status tn__cumulate(const tn_op_call *c, bool product); /* or sum */
 tn_tensor *tn__cumulative_apply(const tn_op *op, tn_tensor *x, int dim, bool reverse);
 
 /* y[k] = b[k] + a[k] y[k - 1] along dim, with 0 before the first; in reverse from y[k + 1]. */
