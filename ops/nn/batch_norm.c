@@ -11,8 +11,8 @@
  */
 #include "ops/nn/batch_norm.h"
 
-#include "backends/ref/ref.h"
 #include "core/error.h"
+#include "ops/nn/norm.h"
 
 enum { X, W, B, INPUTS };
 enum { Y, MEAN, VAR };
@@ -48,10 +48,6 @@ static double channel_at(const tn_desc *x, int64_t channel, int64_t i) {
     return load_float(x, channel_offset(x, channel, i));
 }
 
-static double vector_at(const tn_desc *d, int64_t i, double otherwise) {
-    return d ? load_float(d, i * d->stride[0]) : otherwise;
-}
-
 static void channel_moments(const tn_desc *x, int64_t channel, double *mean, double *var) {
     int64_t m = channel_count(x);
     double first = m > 0 ? channel_at(x, channel, 0) : 0, sum = 0, squares = 0;
@@ -70,16 +66,17 @@ tn_status tn__batch_norm_host(const tn_op_call *call) {
     const tn_desc *x = call->x[X], *y = call->y[Y], *w = call->x[W], *b = call->x[B];
     tn__batch_moments s = tn__batch_moments_of(call->x, call->y, call->args);
     for (int64_t c = 0; c < x->size[1]; c++) {
-        double m = vector_at(s.mean, c, 0), v = vector_at(s.var, c, 0);
+        double m = tn__vector_load(s.mean, c, 0), v = tn__vector_load(s.var, c, 0);
         if (!s.given) {
             channel_moments(x, c, &m, &v);
-            store_float(s.mean, c * s.mean->stride[0], m);
-            store_float(s.var, c * s.var->stride[0], v);
+            tn__vector_store(s.mean, c, m);
+            tn__vector_store(s.var, c, v);
         }
         double r = 1 / sqrt(v + s.eps);
         for (int64_t i = 0; i < channel_count(x); i++) {
             store_float(y, channel_offset(y, c, i),
-                        (channel_at(x, c, i) - m) * r * vector_at(w, c, 1) + vector_at(b, c, 0));
+                        (channel_at(x, c, i) - m) * r * tn__vector_load(w, c, 1) +
+                            tn__vector_load(b, c, 0));
         }
     }
     return TN_OK;
@@ -91,7 +88,8 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b) {
     tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
     int64_t count = channel_count(x);
     for (int64_t c = 0; c < x->size[1]; c++) {
-        double m = vector_at(s.mean, c, 0), r = 1 / sqrt(vector_at(s.var, c, 0) + s.eps);
+        double m = tn__vector_load(s.mean, c, 0),
+               r = 1 / sqrt(tn__vector_load(s.var, c, 0) + s.eps);
         double sum = 0, sum_h = 0;
         for (int64_t i = 0; i < count; i++) {
             sum += channel_at(dy, c, i);
@@ -102,10 +100,10 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b) {
         for (int64_t i = 0; i < count && dx; i++) {
             double h = (channel_at(x, c, i) - m) * r;
             store_float(dx, channel_offset(dx, c, i),
-                        vector_at(w, c, 1) * r * (channel_at(dy, c, i) - part - h * part_h));
+                        tn__vector_load(w, c, 1) * r * (channel_at(dy, c, i) - part - h * part_h));
         }
-        if (b->dx[W]) { store_float(b->dx[W], c * b->dx[W]->stride[0], sum_h); }
-        if (b->dx[B]) { store_float(b->dx[B], c * b->dx[B]->stride[0], sum); }
+        tn__vector_store(b->dx[W], c, sum_h);
+        tn__vector_store(b->dx[B], c, sum);
     }
     return TN_OK;
 }
@@ -241,7 +239,14 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
 
 /* ---- Per sample ---------------------------------------------------------------------------- */
 
-/* Samples and their groups become the channels of a batch of one. */
+/* The parts of x become the channels of a batch of one; weight and bias have one for each. */
+static tn_tensor *norm_parts(tn_tensor *x, int64_t parts, tn_tensor *weight, tn_tensor *bias,
+                             double eps) {
+    tn_tensor *y = tn_reshape(x, TN_DIMS(1, parts, parts > 0 ? tn_count(x) / parts : 0));
+    y = tn_batch_norm(y, NULL, NULL, weight, bias, true, 0.0, eps);
+    return tn_reshape(y, tn_shape(x));
+}
+
 tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,
                             double eps) {
     tn_dims dims = tn_shape(x);
@@ -252,9 +257,7 @@ tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_
             "x is %s and groups is %lld (it needs (N, C, …), C a multiple of groups)",
             tn_shape_text(x), (long long)groups);
     }
-    int64_t all = dims.size[0] * groups;
-    tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
-    y = tn_reshape(tn_batch_norm(y, NULL, NULL, NULL, NULL, true, 0.0, eps), dims);
+    tn_tensor *y = norm_parts(x, dims.size[0] * groups, NULL, NULL, eps);
     y = weight ? tn_mul(y, tn__over_channels(weight, dims.ndim)) : y;
     return bias ? tn_add(y, tn__over_channels(bias, dims.ndim)) : y;
 }
@@ -273,9 +276,7 @@ tn_tensor *tn_instance_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, do
         return tn__refused(TN_ESHAPE, "instance_norm", "x is %s (it needs (N, C, …))",
                            tn_shape_text(x));
     }
-    int64_t n = dims.size[0], all = n * dims.size[1];
-    tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
-    y = tn_batch_norm(y, NULL, NULL, for_each_sample(weight, n), for_each_sample(bias, n), true,
-                      0.0, eps);
-    return tn_reshape(y, dims);
+    int64_t n = dims.size[0];
+    return norm_parts(x, n * dims.size[1], for_each_sample(weight, n), for_each_sample(bias, n),
+                      eps);
 }
