@@ -8,13 +8,17 @@
  *
  * The gradient's kernel takes only dy. If mean or var was used too, the composition is
  * differentiated.
+ *
+ * batch_norm_given(x, w, b, mean, var) is the same with statistics that do not come from x: (C),
+ * x's dtype, or f32 for bf16 and f16; dx = rstd e. It is batch norm in evaluation. mean and var
+ * have gradients too (through the composition), so statistics shared by ranks or parts of a batch
+ * can be computed by operations and passed in.
  */
-#include "ops/nn/batch_norm.h"
-
+#include "backends/batch_norm.h"
 #include "core/error.h"
 #include "ops/nn/norm.h"
 
-enum { X, W, B, INPUTS };
+enum { X, W, B, INPUTS, GIVEN_MEAN = INPUTS, GIVEN_VAR, GIVEN_INPUTS };
 enum { Y, MEAN, VAR };
 
 static bool batch_norm_shape(tn_op_call *c) {
@@ -62,7 +66,7 @@ static void channel_moments(const tn_desc *x, int64_t channel, double *mean, dou
     *var = squares / (double)m;
 }
 
-tn_status tn__batch_norm_host(const tn_op_call *call) {
+static tn_status batch_norm_host(const tn_op_call *call) {
     const tn_desc *x = call->x[X], *y = call->y[Y], *w = call->x[W], *b = call->x[B];
     tn__batch_moments s = tn__batch_moments_of(call->x, call->y, call->args);
     for (int64_t c = 0; c < x->size[1]; c++) {
@@ -82,7 +86,7 @@ tn_status tn__batch_norm_host(const tn_op_call *call) {
     return TN_OK;
 }
 
-tn_status tn__batch_norm_host_back(const tn_op_back *b) {
+static tn_status batch_norm_host_back(const tn_op_back *b) {
     if (tn__batch_norm_refuses(b)) { return TN_EUNSUPPORTED; }
     const tn_desc *x = b->x[X], *dy = b->dy[Y], *w = b->x[W], *dx = b->dx[X];
     tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
@@ -110,7 +114,8 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b) {
 
 /* ---- Composition ----------------------------------------------------------------------------- */
 
-tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
+/* (C) -> (1, C, 1, …), which broadcasts to x. */
+static tn_tensor *over_channels(tn_tensor *vector, int ndim) {
     tn_dims dims = {.ndim = ndim};
     for (int i = 0; i < ndim; i++) {
         dims.size[i] = i == 1 ? tn_count(vector) : 1;
@@ -118,12 +123,13 @@ tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
     return tn_reshape(vector, dims);
 }
 
-tn_tensor *tn__batch_norm_finish(const tn_op_call *c, tn_tensor *centred, tn_tensor *var) {
+/* centred / sqrt(var + eps) weight + bias; var broadcasts to it. */
+static tn_tensor *scale_centred(const tn_op_call *c, tn_tensor *centred, tn_tensor *var) {
     const tn_batch_norm_args *args = c->args;
     tn_tensor *w = tn__optional(c, W), *b = tn__optional(c, B);
     tn_tensor *y = tn_mul(centred, tn_rsqrt(tn_add_scalar(var, args->eps)));
-    y = w ? tn_mul(y, tn__over_channels(w, tn_ndim(y))) : y;
-    return b ? tn_add(y, tn__over_channels(b, tn_ndim(y))) : y;
+    y = w ? tn_mul(y, over_channels(w, tn_ndim(y))) : y;
+    return b ? tn_add(y, over_channels(b, tn_ndim(y))) : y;
 }
 
 /* All dimensions but the channels. */
@@ -141,7 +147,7 @@ static tn_tensor *batch_norm_compose(tn_op_call *c) {
     tn_tensor *centred = tn_sub(x, shift), *var = tn_mean(tn_square(centred), over, true);
     c->out[MEAN] = tn_mean(c->in[X], over, false);
     c->out[VAR] = tn_reshape(var, channels);
-    return tn__batch_norm_finish(c, centred, var);
+    return scale_centred(c, centred, var);
 }
 
 const tn_op tn__op_batch_norm = {
@@ -154,7 +160,7 @@ const tn_op tn__op_batch_norm = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(VAR),
     .shape = batch_norm_shape,
     .kernel = TN_FUSED(batch_norm),
-    .host = {tn__batch_norm_host, tn__batch_norm_host_back},
+    .host = {batch_norm_host, batch_norm_host_back},
     .compose = batch_norm_compose,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
@@ -183,6 +189,50 @@ static tn_tensor *apply_own(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, do
     *var = results[VAR];
     return results[Y];
 }
+
+/* ---- With given statistics ------------------------------------------------------------------- */
+
+static bool batch_norm_given_shape(tn_op_call *c) {
+    tn_dtype dtype = tn_dtype_of(c->in[X]), wide = tn__wide_dtype(dtype);
+    for (int i = GIVEN_MEAN; i <= GIVEN_VAR; i++) {
+        tn_dtype own = tn_dtype_of(c->in[i]);
+        if (own != dtype && own != wide) {
+            return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (it must be %s)",
+                              tn_dtype_name(dtype), tn_op_input_name(c->op, i).text,
+                              tn_dtype_name(own), tn_dtype_name(wide));
+        }
+    }
+    return tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "batch channels ..., channels, channels, float: channels, "
+                           "float: channels -> batch channels ...");
+}
+
+static tn_tensor *batch_norm_given_compose(tn_op_call *c) {
+    int ndim = tn_ndim(c->in[X]);
+    tn_tensor *centred = tn_sub(c->in[X], over_channels(c->in[GIVEN_MEAN], ndim));
+    return scale_centred(c, centred, over_channels(c->in[GIVEN_VAR], ndim));
+}
+
+const tn_op tn__op_batch_norm_given = {
+    .name = "batch_norm_given",
+    .inputs = {"x", "weight", "bias", "mean", "var"},
+    .args_size = sizeof(tn_batch_norm_args),
+    .fields = {TN_FIELD(tn_batch_norm_args, eps)},
+    .optional = 1u << W | 1u << B,
+    .saves = TN_SAVES_INPUTS,
+    .shape = batch_norm_given_shape,
+    .kernel = TN_FUSED(batch_norm_given),
+    .host = {batch_norm_host, batch_norm_host_back},
+    .compose = batch_norm_given_compose,
+    .flags = TN_OP_WIDE,
+    .widens = 1u << W | 1u << B,
+    /* With both, without bias, without either; no rows, one position, rows longer than the fast
+     * kernel's chunk. */
+    .samples = "{-2:2, 0.5:1.5, -1:1, -0.5:0.5, 0.5:1.5} [4, 3] [3] [3] [3] [3] eps=1e-05; "
+               "[2, 3, 3, 2] [3] [3] [3] [3] eps=1e-05; [2, 3, 3, 2] [3] - [3] [3] eps=1e-05; "
+               "[2, 3, 3, 2] - - [3] [3] eps=1e-05; [0, 2, 3] [2] [2] [2] [2] eps=1e-05; "
+               "[1, 2, 2100] [2] [2] [2] [2] eps=1e-05; [2, 2, 1, 3, 2] [2] [2] [2] [2] eps=1e-05",
+};
 
 /* ---- With running statistics ----------------------------------------------------------------- */
 
@@ -216,7 +266,10 @@ static bool running_fits(tn_tensor *x, tn_tensor *running, const char *name) {
 tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *running_var,
                          tn_tensor *weight, tn_tensor *bias, bool training, double momentum,
                          double eps) {
-    if (!training) { return tn__batch_norm_given(x, weight, bias, running_mean, running_var, eps); }
+    if (!training) {
+        tn_tensor *in[GIVEN_INPUTS] = {x, weight, bias, running_mean, running_var};
+        return tn_apply(&tn__op_batch_norm_given, &(tn_batch_norm_args){eps}, in, GIVEN_INPUTS);
+    }
     if (!tn__usable(x, "batch_norm") ||
         (tn_ndim(x) > 1 && (!running_fits(x, running_mean, "running_mean") ||
                             !running_fits(x, running_var, "running_var")))) {
@@ -258,8 +311,8 @@ tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_
             tn_shape_text(x), (long long)groups);
     }
     tn_tensor *y = norm_parts(x, dims.size[0] * groups, NULL, NULL, eps);
-    y = weight ? tn_mul(y, tn__over_channels(weight, dims.ndim)) : y;
-    return bias ? tn_add(y, tn__over_channels(bias, dims.ndim)) : y;
+    y = weight ? tn_mul(y, over_channels(weight, dims.ndim)) : y;
+    return bias ? tn_add(y, over_channels(bias, dims.ndim)) : y;
 }
 
 /* A weight or bias (C) repeated for n samples: (n C). */
