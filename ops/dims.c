@@ -49,6 +49,12 @@ int64_t tn__row_count(tn_dims dims) {
     return tn_dims_count(tn__dims_leading(dims));
 }
 
+tn_tensor *tn__as_rows(tn_tensor *x) {
+    tn_dims d = tn_shape(x);
+    if (d.ndim == 2 || tn_is_inert(x)) { return x; }
+    return tn_reshape(x, TN_DIMS(tn__row_count(d), d.size[d.ndim - 1]));
+}
+
 tn_dims tn__dims_leading(tn_dims dims) {
     return tn_dims_from(dims.ndim > 0 ? dims.ndim - 1 : 0, dims.size);
 }

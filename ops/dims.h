@@ -30,6 +30,9 @@ tn_desc tn__scratch(tn__scratch_pool *pool, tn_dims dims, tn_dtype dtype);
 /* Elements in all dimensions but the last: how many rows (…, c) has. */
 int64_t tn__row_count(tn_dims dims);
 
+/* (…, c) as (rows, c). */
+tn_tensor *tn__as_rows(tn_tensor *x);
+
 /* dims without the last dimension, and with `size` in its place. */
 tn_dims tn__dims_leading(tn_dims dims);
 tn_dims tn__dims_with_last(tn_dims dims, int64_t size);

@@ -38,8 +38,7 @@ static int64_t places_of_kernel(const tn_op_call *c, int i) {
 
 static bool conv_shape(tn_op_call *c) {
     const tn__conv_call *call = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, X) || !tn__conv_rank(c, X, "batch, channels") ||
-        !tn__conv_rank(c, W, "channels out, channels in of a group")) {
+    if (!tn__conv_inputs(c, "batch, channels", "channels out, channels in of a group")) {
         return false;
     }
     tn_dims x = tn_shape(c->in[X]), w = tn_shape(c->in[W]);
@@ -68,16 +67,9 @@ static tn_status conv_forward(const tn_op_call *c) {
 }
 
 static void conv_backward(tn_op_grad *g) {
-    const tn__conv_call *call = g->args;
     tn_tensor *dy = g->dout[0];
-    if (g->wants[X]) {
-        tn_op_give(g, X,
-                   tn__conv_transpose(dy, tn_op_saved_input(g, W), *call, tn_op_input_dims(g, X)));
-    }
-    if (g->wants[W]) {
-        tn_op_give(
-            g, W, tn__conv_weight_grad(dy, tn_op_saved_input(g, X), *call, tn_op_input_dims(g, W)));
-    }
+    if (g->wants[X]) { tn__conv_give(g, X, &tn__op_conv_transpose, dy, tn_op_saved_input(g, W)); }
+    if (g->wants[W]) { tn__conv_give(g, W, &tn__op_conv_weight_grad, dy, tn_op_saved_input(g, X)); }
     if (g->inputs > B && g->wants[B]) { tn_op_give(g, B, tn__conv_bias_grad(dy)); }
 }
 
@@ -137,11 +129,6 @@ const tn_op tn__op_conv = {
     .sample_args = &tn__conv_plain,
     .work = conv_work,
 };
-
-tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like) {
-    call.size = tn__conv_sizes(like);
-    return tn_apply2(&tn__op_conv, &call, x, w);
-}
 
 /* ---- The functions --------------------------------------------------------------------------- */
 

@@ -38,9 +38,9 @@ tn_dims tn__conv_sizes(tn_dims dims);
 /* (first, second, sizes…) */
 tn_dims tn__conv_dims(int64_t first, int64_t second, tn_dims sizes);
 
-/* False after raising: weight and x have `spatial` dimensions after two; bias has one element for
- * each of `channels`. */
-bool tn__conv_rank(const tn_op_call *c, int input, const char *layout);
+/* False after raising: inputs 0 and 1 share a float dtype and have `spatial` dimensions after two,
+ * which the layouts name; bias has one element for each of `channels`. */
+bool tn__conv_inputs(const tn_op_call *c, const char *layout0, const char *layout1);
 bool tn__conv_bias(const tn_op_call *c, int64_t channels);
 
 /* An x without a batch gets one of size 1, and *single is set; the call's result drops it. */
@@ -53,10 +53,8 @@ static inline tn_tensor *tn__conv_unbatched(tn_tensor *y, bool single) {
  * in backward once for each of the two inputs that needs a gradient. */
 void tn__conv_work(tn_op_work *w, const tn_dims *places, const tn_dims *kernel);
 
-/* The operations, with `like`'s sizes as call's. */
-tn_tensor *tn__conv(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like);
-tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like);
-tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims like);
+/* For gradient rules: gives input i the result of one of the operations, in the input's sizes. */
+void tn__conv_give(tn_op_grad *g, int i, const tn_op *op, tn_tensor *a, tn_tensor *b);
 
 /* The sums over all dimensions but the channels. */
 tn_tensor *tn__conv_bias_grad(tn_tensor *dy);

@@ -27,8 +27,7 @@ static bool size_fits(const tn_op_call *c, int i) {
 
 static bool conv_transpose_shape(tn_op_call *c) {
     const tn__conv_call *call = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, X) || !tn__conv_rank(c, X, "batch, channels") ||
-        !tn__conv_rank(c, W, "channels in, channels out of a group")) {
+    if (!tn__conv_inputs(c, "batch, channels", "channels in, channels out of a group")) {
         return false;
     }
     tn_dims x = tn_shape(c->in[X]), w = tn_shape(c->in[W]);
@@ -56,20 +55,12 @@ static tn_status conv_transpose_forward(const tn_op_call *c) {
 }
 
 static void conv_transpose_backward(tn_op_grad *g) {
-    const tn__conv_call *call = g->args;
     tn_tensor *dy = g->dout[0];
-    if (g->wants[X]) {
-        tn_op_give(g, X, tn__conv(dy, tn_op_saved_input(g, W), *call, tn_op_input_dims(g, X)));
-    }
-    if (g->wants[W]) {
-        tn_op_give(
-            g, W, tn__conv_weight_grad(tn_op_saved_input(g, X), dy, *call, tn_op_input_dims(g, W)));
-    }
+    if (g->wants[X]) { tn__conv_give(g, X, &tn__op_conv, dy, tn_op_saved_input(g, W)); }
+    if (g->wants[W]) { tn__conv_give(g, W, &tn__op_conv_weight_grad, tn_op_saved_input(g, X), dy); }
     if (g->inputs > B && g->wants[B]) { tn_op_give(g, B, tn__conv_bias_grad(dy)); }
 }
 
-/* The cases of conv, reversed: one's y is the other's x. Elements that a stride skips at the end of
- * conv's x are output_padding here. */
 static void conv_transpose_work(tn_op_work *w) {
     tn__conv_work(w, w->x[X], w->x[W]);
 }
@@ -110,7 +101,8 @@ const tn_op tn__op_conv_transpose = {
     .backward = conv_transpose_backward,
     .backward_kernel = conv_transpose_backward_kernel,
     .flags = TN_OP_WIDE,
-    /* Those of conv.c, with its results as x. */
+    /* Those of conv.c, with its results as x. Elements that a stride skips at the end of conv's x
+     * are output_padding here. */
     .samples = "{-1:1} [2, 4, 5] [4, 3, 3] [3] size=[7], spatial=1; "
                "[2, 3, 4] [3, 2, 4] - size=[8], spatial=1, stride=[2], padding=[1]; "
                "[2, 6, 5] [6, 2, 3] [4] size=[9], spatial=1, stride=[3], padding=[4], "
@@ -131,11 +123,6 @@ const tn_op tn__op_conv_transpose = {
     .sample_args = &tn__conv_plain,
     .work = conv_transpose_work,
 };
-
-tn_tensor *tn__conv_transpose(tn_tensor *x, tn_tensor *w, tn__conv_call call, tn_dims like) {
-    call.size = tn__conv_sizes(like);
-    return tn_apply2(&tn__op_conv_transpose, &call, x, w);
-}
 
 /* ---- The functions --------------------------------------------------------------------------- */
 

@@ -10,10 +10,7 @@ enum { DY, X };
 
 static bool conv_weight_grad_shape(tn_op_call *c) {
     const tn__conv_call *call = c->args;
-    if (!tn_op_same_dtype(c) || !tn_op_float(c, DY) || !tn__conv_rank(c, DY, "batch, channels") ||
-        !tn__conv_rank(c, X, "batch, channels")) {
-        return false;
-    }
+    if (!tn__conv_inputs(c, "batch, channels", "batch, channels")) { return false; }
     tn_dims dy = tn_shape(c->in[DY]), x = tn_shape(c->in[X]);
     int64_t groups = call->kernel.groups;
     if (dy.size[0] != x.size[0] || dy.size[1] % groups != 0 || x.size[1] % groups != 0) {
@@ -35,15 +32,10 @@ static tn_status conv_weight_grad_forward(const tn_op_call *c) {
 }
 
 static void conv_weight_grad_backward(tn_op_grad *g) {
-    const tn__conv_call *call = g->args;
     tn_tensor *back = g->dout[0];
-    if (g->wants[DY]) {
-        tn_op_give(g, DY, tn__conv(tn_op_saved_input(g, X), back, *call, tn_op_input_dims(g, DY)));
-    }
+    if (g->wants[DY]) { tn__conv_give(g, DY, &tn__op_conv, tn_op_saved_input(g, X), back); }
     if (g->wants[X]) {
-        tn_op_give(
-            g, X,
-            tn__conv_transpose(tn_op_saved_input(g, DY), back, *call, tn_op_input_dims(g, X)));
+        tn__conv_give(g, X, &tn__op_conv_transpose, tn_op_saved_input(g, DY), back);
     }
 }
 
@@ -82,8 +74,3 @@ const tn_op tn__op_conv_weight_grad = {
     .sample_args = &tn__conv_plain,
     .work = conv_weight_grad_work,
 };
-
-tn_tensor *tn__conv_weight_grad(tn_tensor *dy, tn_tensor *x, tn__conv_call call, tn_dims like) {
-    call.size = tn__conv_sizes(like);
-    return tn_apply2(&tn__op_conv_weight_grad, &call, dy, x);
-}

@@ -53,12 +53,17 @@ tn_dims tn__conv_dims(int64_t first, int64_t second, tn_dims sizes) {
     return dims;
 }
 
-bool tn__conv_rank(const tn_op_call *c, int input, const char *layout) {
+static bool rank_fits(const tn_op_call *c, int input, const char *layout) {
     const tn__conv_call *call = c->args;
     if (tn_ndim(c->in[input]) == call->spatial + 2) { return true; }
     return tn_op_fail(c, TN_ESHAPE, "%s is %s but needs %d dimensions: %s and %d of the kernel",
                       tn_op_input_name(c->op, input).text, tn_shape_text(c->in[input]),
                       call->spatial + 2, layout, call->spatial);
+}
+
+bool tn__conv_inputs(const tn_op_call *c, const char *layout0, const char *layout1) {
+    return tn_op_same_dtype(c) && tn_op_float(c, 0) && rank_fits(c, 0, layout0) &&
+           rank_fits(c, 1, layout1);
 }
 
 bool tn__conv_bias(const tn_op_call *c, int64_t channels) {
@@ -84,6 +89,12 @@ const tn_desc *tn__conv_volume(const tn_desc *x, tn_desc *out) {
 tn_tensor *tn__conv_batched(tn_tensor *x, int spatial, bool *single) {
     *single = x && !tn_is_inert(x) && tn_ndim(x) == spatial + 1;
     return *single ? tn_unsqueeze(x, 0) : x;
+}
+
+void tn__conv_give(tn_op_grad *g, int i, const tn_op *op, tn_tensor *a, tn_tensor *b) {
+    tn__conv_call call = *(const tn__conv_call *)g->args;
+    call.size = tn__conv_sizes(tn_op_input_dims(g, i));
+    tn_op_give(g, i, tn_apply2(op, &call, a, b));
 }
 
 tn_tensor *tn__conv_bias_grad(tn_tensor *dy) {

@@ -19,17 +19,12 @@ static tn_status linear_forward(const tn_op_call *c) {
     return c->kernels->linear(c->ctx, c->y[0], c->x[0], c->x[1], c->x[2]);
 }
 
-static tn_tensor *as_rows(tn_tensor *x, tn_dims d) {
-    return d.ndim == 2 ? x : tn_reshape(x, TN_DIMS(tn__row_count(d), d.size[d.ndim - 1]));
-}
-
 static void linear_backward(tn_op_grad *g) {
     tn_tensor *dy = g->dout[0];
     if (g->wants[0]) { tn_op_give(g, 0, tn_matmul(dy, tn_op_saved_input(g, 1))); }
-    tn_dims x = tn_op_input_dims(g, 0);
-    tn_tensor *rows = as_rows(dy, tn_shape(dy)); /* (…, out), (n, out) */
+    tn_tensor *rows = tn__as_rows(dy); /* (n, out) */
     if (g->wants[1]) {
-        tn_op_give(g, 1, tn_matmul(tn_t(rows), as_rows(tn_op_saved_input(g, 0), x)));
+        tn_op_give(g, 1, tn_matmul(tn_t(rows), tn__as_rows(tn_op_saved_input(g, 0))));
     }
     if (g->inputs > 2 && g->wants[2]) { tn_op_give(g, 2, tn_sum(rows, TN_DIMS(0), false)); }
 }

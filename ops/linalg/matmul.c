@@ -155,14 +155,6 @@ static tn_status matmul_forward(const tn_op_call *c) {
     return stack_run(&s, c);
 }
 
-/* (…, m, k) as (rows, k). */
-static tn_tensor *as_rows(tn_tensor *x) {
-    tn_dims d = tn_shape(x);
-    return d.ndim == 2 || tn_is_inert(x)
-               ? x
-               : tn_reshape(x, TN_DIMS(tn__row_count(d), d.size[d.ndim - 1]));
-}
-
 static void matmul_backward(tn_op_grad *g) {
     tn_dims da = tn_op_input_dims(g, 0), db = tn_op_input_dims(g, 1);
     bool row = da.ndim == 1, column = db.ndim == 1;
@@ -180,7 +172,8 @@ static void matmul_backward(tn_op_grad *g) {
         /* One b for a stack of a: one product includes the sum over the stack, without a (…, k,
          * n). */
         bool shared = db.ndim <= 2;
-        tn_tensor *d = shared ? tn_matmul(tn_t(as_rows(a)), as_rows(dy)) : tn_matmul(tn_t(a), dy);
+        tn_tensor *d =
+            shared ? tn_matmul(tn_t(tn__as_rows(a)), tn__as_rows(dy)) : tn_matmul(tn_t(a), dy);
         tn_op_give(g, 1, column ? tn_squeeze(d, tn_ndim(d) - 1) : d);
     }
 }

@@ -28,9 +28,7 @@ static bool cosine_similarity_shape(tn_op_call *c) {
                           "a is %s and b is %s but dim is %d (there are %d dimensions)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]), args->dim, common.ndim);
     }
-    if (!(args->eps >= 0.0)) {
-        return tn_op_fail(c, TN_EVALUE, "eps is %g (it must be at least 0)", args->eps);
-    }
+    if (!tn__eps_fits(c, args->eps)) { return false; }
     for (int i = 0; i < common.ndim; i++) {
         if (i != tn__dim_from_start(args->dim, common.ndim)) { y.size[y.ndim++] = common.size[i]; }
     }

@@ -11,6 +11,12 @@
  * in PyTorch. Saved for backward: x, and top, log_sum and the count, which are small. softmax(x) is
  * recomputed from them, so no second (…, C) is saved. top and log_sum stay separate: their sum
  * would have an error of eps times the largest logit.
+ *
+ * weighted_cross_entropy, whose classes have weights w: (C), any float, has no kernel:
+ *
+ *     (1 - s) w[label] (lse - x[label]) + s / C sum over c of w[c] (lse - x[c])       per row
+ *
+ * and the mean divides by the sum of the rows' w[label], as in PyTorch.
  */
 #include "ops/loss/cross_entropy.h"
 
@@ -23,14 +29,17 @@
 
 /* ---- Shape rule ------------------------------------------------------------------------------ */
 
+static bool smoothing_fits(const tn_op_call *c) {
+    double s = ((const tn_cross_entropy_options *)c->args)->label_smoothing;
+    return (s >= 0.0 && s <= 1.0) ||
+           tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it must be in [0, 1])", s);
+}
+
 static bool cross_entropy_shape(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    if (!tn_op_shapes(c, "... classes, index: ...") || !tn__loss_reduction(c, o->reduction)) {
+    if (!tn_op_shapes(c, "... classes, index: ...") || !tn__loss_reduction(c, o->reduction) ||
+        !smoothing_fits(c)) {
         return false;
-    }
-    if (!(o->label_smoothing >= 0.0 && o->label_smoothing <= 1.0)) {
-        return tn_op_fail(c, TN_EVALUE, "label_smoothing is %g (it must be in [0, 1])",
-                          o->label_smoothing);
     }
     tn_dims label = tn_shape(c->in[1]);
     tn_dtype wide = tn__wide_dtype(tn_dtype_of(c->in[0]));
@@ -250,32 +259,38 @@ static tn_status cross_entropy_backward_kernel(const tn_op_back *b) {
 
 static tn_tensor *cross_entropy_compose(tn_op_call *c) {
     const tn_cross_entropy_options *o = c->args;
-    tn_tensor *x = c->in[0], *label = c->in[1];
+    tn_tensor *x = c->in[0], *label = c->in[1], *weight = tn__optional(c, 2);
     int last = tn_ndim(x) - 1;
+    weight = weight ? tn_cast(weight, tn_dtype_of(x)) : NULL;
+    tn_nll_options rows =
+        TN_WITH(tn_nll, .reduction = TN_NONE, .ignore_index = o->ignore_index, .weight = weight);
     tn_tensor *counts = tn_ne(label, tn__constant(label, (double)o->ignore_index));
     x = tn_where(tn_unsqueeze(counts, last), x, tn__constant(x, 0.0)); /* may have been NaN */
-    tn_tensor *logp = tn_log_softmax(x, last);
-    /* any class will do where no label counts */
-    tn_tensor *safe = tn_where(counts, label, tn__constant(label, 0.0));
-    tn_tensor *loss = tn_neg(tn_squeeze(tn_gather(logp, last, tn_unsqueeze(safe, last)), last));
+    tn_tensor *logp = tn_log_softmax(x, last), *loss = tn_nll_with(logp, label, rows);
     if (o->label_smoothing > 0.0) {
-        tn_tensor *even = tn_neg(tn_mean(logp, TN_DIMS(last), false));
+        tn_tensor *all = weight ? tn_mul(logp, weight) : logp,
+                  *even = tn_neg(tn_mean(all, TN_DIMS(last), false));
+        even = tn_where(counts, even, tn__constant(even, 0.0));
         loss = tn_add(tn_mul_scalar(loss, 1.0 - o->label_smoothing),
                       tn_mul_scalar(even, o->label_smoothing));
     }
-    loss = tn_where(counts, loss, tn__constant(loss, 0.0));
-    if (o->reduction == TN_NONE) { return loss; }
-    tn_tensor *sum = tn_sum_all(loss);
-    return o->reduction == TN_SUM ? sum : tn_div(sum, tn_sum_all(tn_cast(counts, tn_dtype_of(x))));
+    if (o->reduction != TN_MEAN) { return tn__loss_reduced(loss, o->reduction); }
+    /* the loss with every log-probability -1 is each row's weight */
+    tn_tensor *share = tn_nll_with(tn__filled(x, tn_shape(x), -1.0), label, rows);
+    return tn_div(tn_sum_all(loss), tn_sum_all(share));
 }
+
+#define OPTION_FIELDS                                     \
+    TN__REDUCTION(tn_cross_entropy_options, reduction),   \
+        TN_FIELD(tn_cross_entropy_options, ignore_index), \
+        TN_FIELD(tn_cross_entropy_options, label_smoothing)
+static const tn_cross_entropy_options plain = {.reduction = TN_MEAN, .ignore_index = -100};
 
 const tn_op tn__op_cross_entropy = {
     .name = "cross_entropy",
     .inputs = {"logits", "labels"},
     .args_size = sizeof(tn_cross_entropy_options),
-    .fields = {TN__REDUCTION(tn_cross_entropy_options, reduction),
-               TN_FIELD(tn_cross_entropy_options, ignore_index),
-               TN_FIELD(tn_cross_entropy_options, label_smoothing)},
+    .fields = {OPTION_FIELDS},
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(1) | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
     .shape = cross_entropy_shape,
     .kernel = TN_FUSED(cross_entropy),
@@ -297,7 +312,28 @@ const tn_op tn__op_cross_entropy = {
                "[3, 4] [3]<4 label_smoothing=1.0, reduction='sum'; [6] []<6; "
                "[3, 1] [3]<1 reduction='sum'; [0, 3] [0]<3 reduction='sum'; "
                "[4, 67] [4]<67 label_smoothing=0.1",
-    .sample_args = &(const tn_cross_entropy_options){.reduction = TN_MEAN, .ignore_index = -100},
+    .sample_args = &plain,
+};
+
+static bool weighted_cross_entropy_shape(tn_op_call *c) {
+    const tn_cross_entropy_options *o = c->args;
+    return smoothing_fits(c) &&
+           tn__loss_labels(c, o->reduction, tn__wide_dtype(tn_dtype_of(c->in[0])));
+}
+
+const tn_op tn__op_weighted_cross_entropy = {
+    .name = "weighted_cross_entropy",
+    .inputs = {"logits", "labels", "weight"},
+    .args_size = sizeof(tn_cross_entropy_options),
+    .fields = {OPTION_FIELDS},
+    .shape = weighted_cross_entropy_shape,
+    .compose = cross_entropy_compose,
+    .flags = TN_OP_WIDE,
+    .samples = "{-2:2, -2:2, 0.5:2} [3, 4, 5] [3, 4]<5 [5]; "
+               "[3, 4, 5] [3, 4]<5 [5] reduction='sum', ignore_index=1; "
+               "[3, 4, 5] [3, 4]<5 [5] ignore_index=2, label_smoothing=0.1; "
+               "[3, 4, 5] [3, 4]<5 [5] reduction='none', ignore_index=0, label_smoothing=0.25",
+    .sample_args = &plain,
 };
 
 /* ---- The gradient ahead of its backward ------------------------------------------------------ */

@@ -27,16 +27,14 @@
 
 /* ---- Shared with attention_qkv --------------------------------------------------------------- */
 
-bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores) {
-    tn_dims want = tn_dims_from(4, scores), got;
-    if (!tn_dims_broadcast(tn_shape(mask), want, &got) || !tn_dims_equal(got, want)) {
-        return tn_op_fail(c, TN_ESHAPE,
-                          "mask is %s but must broadcast to (batch, heads, queries, keys) = [%lld, "
-                          "%lld, %lld, %lld]",
-                          tn_shape_text(mask), (long long)scores[0], (long long)scores[1],
-                          (long long)scores[2], (long long)scores[3]);
-    }
-    return true;
+bool tn__attention_mask_fits(const tn_op_call *c, int i, tn_dims scores) {
+    const tn_tensor *mask = tn__optional(c, i);
+    tn_dims got;
+    return !mask ||
+           (tn_dims_broadcast(tn_shape(mask), scores, &got) && tn_dims_equal(got, scores)) ||
+           tn_op_fail(c, TN_ESHAPE,
+                      "mask is %s but must broadcast to (batch, heads, queries, keys) = %s",
+                      tn_shape_text(mask), tn__dims_text(scores));
 }
 
 /* (B, G, S, D) with each group repeated for the heads that read it: (B, H, S, D). */
@@ -88,13 +86,6 @@ static bool out_by_time(tn_op_call *c, tn_dims d, tn_dtype dtype) {
     return true;
 }
 
-static void score_sizes(int64_t *scores, tn_dims q, tn_dims k) {
-    scores[0] = q.size[0];
-    scores[1] = q.size[1];
-    scores[2] = q.size[2];
-    scores[3] = k.size[2];
-}
-
 static bool attention_shape(tn_op_call *c) {
     if (!tn_op_shapes(c, "batch heads queries width, batch groups keys width, "
                          "batch groups keys width, bool: ...")) {
@@ -106,12 +97,10 @@ static bool attention_shape(tn_op_call *c) {
                           "q is %s but k is %s (q's heads, dimension 1, must be a multiple of k's)",
                           tn_shape_text(c->in[0]), tn_shape_text(c->in[1]));
     }
-    int64_t scores[4];
-    score_sizes(scores, q, k);
-    tn_tensor *mask = tn__optional(c, 3);
-    if (mask && !tn__attention_mask_fits(c, mask, scores)) { return false; }
+    tn_dims scores = TN_DIMS(q.size[0], q.size[1], q.size[2], k.size[2]);
     tn_dtype dtype = tn_dtype_of(c->in[0]);
-    return out_by_time(c, q, dtype) && tn_op_out(c, tn_dims_from(3, q.size), tn__wide_dtype(dtype));
+    return tn__attention_mask_fits(c, 3, scores) && out_by_time(c, q, dtype) &&
+           tn_op_out(c, tn_dims_from(3, q.size), tn__wide_dtype(dtype));
 }
 
 /* ---- On the host ----------------------------------------------------------------------------- */

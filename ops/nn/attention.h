@@ -5,8 +5,8 @@
 #include "backends/attention.h"
 #include "ops/op.h"
 
-/* False after raising: mask is not bool or does not broadcast to scores (B, H, T, S). */
-bool tn__attention_mask_fits(const tn_op_call *c, const tn_tensor *mask, const int64_t *scores);
+/* Input i, if present, broadcasts to scores (B, H, T, S); false after raising. */
+bool tn__attention_mask_fits(const tn_op_call *c, int i, tn_dims scores);
 
 /* For the profiler: the total number of queries, of keys that each may see, and their width. */
 void tn__attention_work(tn_op_work *w, double queries, double keys, double width, bool causal);

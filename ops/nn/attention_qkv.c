@@ -26,12 +26,11 @@ static bool attention_qkv_shape(tn_op_call *c) {
             "qkv is %s but heads is %d (the last dimension must be a multiple of 3 x heads)",
             tn_shape_text(c->in[0]), args->heads);
     }
-    int64_t scores[4] = {d.size[0], args->heads, d.size[1], d.size[1]};
-    tn_tensor *mask = tn__optional(c, 1);
-    if (mask && !tn__attention_mask_fits(c, mask, scores)) { return false; }
+    tn_dims scores = TN_DIMS(d.size[0], args->heads, d.size[1], d.size[1]);
     tn_dtype dtype = tn_dtype_of(c->in[0]);
-    return tn_op_out(c, tn__dims_with_last(d, d.size[2] / 3), dtype) &&
-           tn_op_out(c, tn_dims_from(3, scores), tn__wide_dtype(dtype));
+    return tn__attention_mask_fits(c, 1, scores) &&
+           tn_op_out(c, tn__dims_with_last(d, d.size[2] / 3), dtype) &&
+           tn_op_out(c, tn__dims_leading(scores), tn__wide_dtype(dtype));
 }
 
 /* Part `part` of x (B, T, parts * heads * D) as (B, heads, T, D). */

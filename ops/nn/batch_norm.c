@@ -8,13 +8,17 @@
  *
  * The gradient's kernel takes only dy. If mean or var was used too, the composition is
  * differentiated.
+ *
+ * batch_norm_given(x, w, b, mean, var) is the same with statistics that do not come from x: (C),
+ * x's dtype, or f32 for bf16 and f16; dx = rstd e. It is batch norm in evaluation. mean and var
+ * have gradients too (through the composition), so statistics shared by ranks or parts of a batch
+ * can be computed by operations and passed in.
  */
-#include "ops/nn/batch_norm.h"
-
-#include "backends/ref/ref.h"
+#include "backends/batch_norm.h"
 #include "core/error.h"
+#include "ops/nn/norm.h"
 
-enum { X, W, B, INPUTS };
+enum { X, W, B, INPUTS, GIVEN_MEAN = INPUTS, GIVEN_VAR, GIVEN_INPUTS };
 enum { Y, MEAN, VAR };
 
 static bool batch_norm_shape(tn_op_call *c) {
@@ -48,10 +52,6 @@ static double channel_at(const tn_desc *x, int64_t channel, int64_t i) {
     return load_float(x, channel_offset(x, channel, i));
 }
 
-static double vector_at(const tn_desc *d, int64_t i, double otherwise) {
-    return d ? load_float(d, i * d->stride[0]) : otherwise;
-}
-
 static void channel_moments(const tn_desc *x, int64_t channel, double *mean, double *var) {
     int64_t m = channel_count(x);
     double first = m > 0 ? channel_at(x, channel, 0) : 0, sum = 0, squares = 0;
@@ -66,32 +66,34 @@ static void channel_moments(const tn_desc *x, int64_t channel, double *mean, dou
     *var = squares / (double)m;
 }
 
-tn_status tn__batch_norm_host(const tn_op_call *call) {
+static tn_status batch_norm_host(const tn_op_call *call) {
     const tn_desc *x = call->x[X], *y = call->y[Y], *w = call->x[W], *b = call->x[B];
     tn__batch_moments s = tn__batch_moments_of(call->x, call->y, call->args);
     for (int64_t c = 0; c < x->size[1]; c++) {
-        double m = vector_at(s.mean, c, 0), v = vector_at(s.var, c, 0);
+        double m = tn__vector_load(s.mean, c, 0), v = tn__vector_load(s.var, c, 0);
         if (!s.given) {
             channel_moments(x, c, &m, &v);
-            store_float(s.mean, c * s.mean->stride[0], m);
-            store_float(s.var, c * s.var->stride[0], v);
+            tn__vector_store(s.mean, c, m);
+            tn__vector_store(s.var, c, v);
         }
         double r = 1 / sqrt(v + s.eps);
         for (int64_t i = 0; i < channel_count(x); i++) {
             store_float(y, channel_offset(y, c, i),
-                        (channel_at(x, c, i) - m) * r * vector_at(w, c, 1) + vector_at(b, c, 0));
+                        (channel_at(x, c, i) - m) * r * tn__vector_load(w, c, 1) +
+                            tn__vector_load(b, c, 0));
         }
     }
     return TN_OK;
 }
 
-tn_status tn__batch_norm_host_back(const tn_op_back *b) {
+static tn_status batch_norm_host_back(const tn_op_back *b) {
     if (tn__batch_norm_refuses(b)) { return TN_EUNSUPPORTED; }
     const tn_desc *x = b->x[X], *dy = b->dy[Y], *w = b->x[W], *dx = b->dx[X];
     tn__batch_moments s = tn__batch_moments_of(b->x, b->y, b->args);
     int64_t count = channel_count(x);
     for (int64_t c = 0; c < x->size[1]; c++) {
-        double m = vector_at(s.mean, c, 0), r = 1 / sqrt(vector_at(s.var, c, 0) + s.eps);
+        double m = tn__vector_load(s.mean, c, 0),
+               r = 1 / sqrt(tn__vector_load(s.var, c, 0) + s.eps);
         double sum = 0, sum_h = 0;
         for (int64_t i = 0; i < count; i++) {
             sum += channel_at(dy, c, i);
@@ -102,17 +104,18 @@ tn_status tn__batch_norm_host_back(const tn_op_back *b) {
         for (int64_t i = 0; i < count && dx; i++) {
             double h = (channel_at(x, c, i) - m) * r;
             store_float(dx, channel_offset(dx, c, i),
-                        vector_at(w, c, 1) * r * (channel_at(dy, c, i) - part - h * part_h));
+                        tn__vector_load(w, c, 1) * r * (channel_at(dy, c, i) - part - h * part_h));
         }
-        if (b->dx[W]) { store_float(b->dx[W], c * b->dx[W]->stride[0], sum_h); }
-        if (b->dx[B]) { store_float(b->dx[B], c * b->dx[B]->stride[0], sum); }
+        tn__vector_store(b->dx[W], c, sum_h);
+        tn__vector_store(b->dx[B], c, sum);
     }
     return TN_OK;
 }
 
 /* ---- Composition ----------------------------------------------------------------------------- */
 
-tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
+/* (C) -> (1, C, 1, …), which broadcasts to x. */
+static tn_tensor *over_channels(tn_tensor *vector, int ndim) {
     tn_dims dims = {.ndim = ndim};
     for (int i = 0; i < ndim; i++) {
         dims.size[i] = i == 1 ? tn_count(vector) : 1;
@@ -120,12 +123,13 @@ tn_tensor *tn__over_channels(tn_tensor *vector, int ndim) {
     return tn_reshape(vector, dims);
 }
 
-tn_tensor *tn__batch_norm_finish(const tn_op_call *c, tn_tensor *centred, tn_tensor *var) {
+/* centred / sqrt(var + eps) weight + bias; var broadcasts to it. */
+static tn_tensor *scale_centred(const tn_op_call *c, tn_tensor *centred, tn_tensor *var) {
     const tn_batch_norm_args *args = c->args;
     tn_tensor *w = tn__optional(c, W), *b = tn__optional(c, B);
     tn_tensor *y = tn_mul(centred, tn_rsqrt(tn_add_scalar(var, args->eps)));
-    y = w ? tn_mul(y, tn__over_channels(w, tn_ndim(y))) : y;
-    return b ? tn_add(y, tn__over_channels(b, tn_ndim(y))) : y;
+    y = w ? tn_mul(y, over_channels(w, tn_ndim(y))) : y;
+    return b ? tn_add(y, over_channels(b, tn_ndim(y))) : y;
 }
 
 /* All dimensions but the channels. */
@@ -143,7 +147,7 @@ static tn_tensor *batch_norm_compose(tn_op_call *c) {
     tn_tensor *centred = tn_sub(x, shift), *var = tn_mean(tn_square(centred), over, true);
     c->out[MEAN] = tn_mean(c->in[X], over, false);
     c->out[VAR] = tn_reshape(var, channels);
-    return tn__batch_norm_finish(c, centred, var);
+    return scale_centred(c, centred, var);
 }
 
 const tn_op tn__op_batch_norm = {
@@ -156,7 +160,7 @@ const tn_op tn__op_batch_norm = {
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(MEAN) | TN_SAVES_OUTPUT(VAR),
     .shape = batch_norm_shape,
     .kernel = TN_FUSED(batch_norm),
-    .host = {tn__batch_norm_host, tn__batch_norm_host_back},
+    .host = {batch_norm_host, batch_norm_host_back},
     .compose = batch_norm_compose,
     .flags = TN_OP_WIDE,
     .widens = 1u << W | 1u << B,
@@ -185,6 +189,50 @@ static tn_tensor *apply_own(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, do
     *var = results[VAR];
     return results[Y];
 }
+
+/* ---- With given statistics ------------------------------------------------------------------- */
+
+static bool batch_norm_given_shape(tn_op_call *c) {
+    tn_dtype dtype = tn_dtype_of(c->in[X]), wide = tn__wide_dtype(dtype);
+    for (int i = GIVEN_MEAN; i <= GIVEN_VAR; i++) {
+        tn_dtype own = tn_dtype_of(c->in[i]);
+        if (own != dtype && own != wide) {
+            return tn_op_fail(c, TN_EDTYPE, "x is %s but %s is %s (it must be %s)",
+                              tn_dtype_name(dtype), tn_op_input_name(c->op, i).text,
+                              tn_dtype_name(own), tn_dtype_name(wide));
+        }
+    }
+    return tn__eps_fits(c, ((const tn_batch_norm_args *)c->args)->eps) &&
+           tn_op_shapes(c, "batch channels ..., channels, channels, float: channels, "
+                           "float: channels -> batch channels ...");
+}
+
+static tn_tensor *batch_norm_given_compose(tn_op_call *c) {
+    int ndim = tn_ndim(c->in[X]);
+    tn_tensor *centred = tn_sub(c->in[X], over_channels(c->in[GIVEN_MEAN], ndim));
+    return scale_centred(c, centred, over_channels(c->in[GIVEN_VAR], ndim));
+}
+
+const tn_op tn__op_batch_norm_given = {
+    .name = "batch_norm_given",
+    .inputs = {"x", "weight", "bias", "mean", "var"},
+    .args_size = sizeof(tn_batch_norm_args),
+    .fields = {TN_FIELD(tn_batch_norm_args, eps)},
+    .optional = 1u << W | 1u << B,
+    .saves = TN_SAVES_INPUTS,
+    .shape = batch_norm_given_shape,
+    .kernel = TN_FUSED(batch_norm_given),
+    .host = {batch_norm_host, batch_norm_host_back},
+    .compose = batch_norm_given_compose,
+    .flags = TN_OP_WIDE,
+    .widens = 1u << W | 1u << B,
+    /* With both, without bias, without either; no rows, one position, rows longer than the fast
+     * kernel's chunk. */
+    .samples = "{-2:2, 0.5:1.5, -1:1, -0.5:0.5, 0.5:1.5} [4, 3] [3] [3] [3] [3] eps=1e-05; "
+               "[2, 3, 3, 2] [3] [3] [3] [3] eps=1e-05; [2, 3, 3, 2] [3] - [3] [3] eps=1e-05; "
+               "[2, 3, 3, 2] - - [3] [3] eps=1e-05; [0, 2, 3] [2] [2] [2] [2] eps=1e-05; "
+               "[1, 2, 2100] [2] [2] [2] [2] eps=1e-05; [2, 2, 1, 3, 2] [2] [2] [2] [2] eps=1e-05",
+};
 
 /* ---- With running statistics ----------------------------------------------------------------- */
 
@@ -218,7 +266,10 @@ static bool running_fits(tn_tensor *x, tn_tensor *running, const char *name) {
 tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *running_var,
                          tn_tensor *weight, tn_tensor *bias, bool training, double momentum,
                          double eps) {
-    if (!training) { return tn__batch_norm_given(x, weight, bias, running_mean, running_var, eps); }
+    if (!training) {
+        tn_tensor *in[GIVEN_INPUTS] = {x, weight, bias, running_mean, running_var};
+        return tn_apply(&tn__op_batch_norm_given, &(tn_batch_norm_args){eps}, in, GIVEN_INPUTS);
+    }
     if (!tn__usable(x, "batch_norm") ||
         (tn_ndim(x) > 1 && (!running_fits(x, running_mean, "running_mean") ||
                             !running_fits(x, running_var, "running_var")))) {
@@ -241,7 +292,14 @@ tn_tensor *tn_batch_norm(tn_tensor *x, tn_tensor *running_mean, tn_tensor *runni
 
 /* ---- Per sample ---------------------------------------------------------------------------- */
 
-/* Samples and their groups become the channels of a batch of one. */
+/* The parts of x become the channels of a batch of one; weight and bias have one for each. */
+static tn_tensor *norm_parts(tn_tensor *x, int64_t parts, tn_tensor *weight, tn_tensor *bias,
+                             double eps) {
+    tn_tensor *y = tn_reshape(x, TN_DIMS(1, parts, parts > 0 ? tn_count(x) / parts : 0));
+    y = tn_batch_norm(y, NULL, NULL, weight, bias, true, 0.0, eps);
+    return tn_reshape(y, tn_shape(x));
+}
+
 tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_tensor *bias,
                             double eps) {
     tn_dims dims = tn_shape(x);
@@ -252,11 +310,9 @@ tn_tensor *tn_group_norm_op(tn_tensor *x, int64_t groups, tn_tensor *weight, tn_
             "x is %s and groups is %lld (it needs (N, C, …), C a multiple of groups)",
             tn_shape_text(x), (long long)groups);
     }
-    int64_t all = dims.size[0] * groups;
-    tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
-    y = tn_reshape(tn_batch_norm(y, NULL, NULL, NULL, NULL, true, 0.0, eps), dims);
-    y = weight ? tn_mul(y, tn__over_channels(weight, dims.ndim)) : y;
-    return bias ? tn_add(y, tn__over_channels(bias, dims.ndim)) : y;
+    tn_tensor *y = norm_parts(x, dims.size[0] * groups, NULL, NULL, eps);
+    y = weight ? tn_mul(y, over_channels(weight, dims.ndim)) : y;
+    return bias ? tn_add(y, over_channels(bias, dims.ndim)) : y;
 }
 
 /* A weight or bias (C) repeated for n samples: (n C). */
@@ -273,9 +329,7 @@ tn_tensor *tn_instance_norm(tn_tensor *x, tn_tensor *weight, tn_tensor *bias, do
         return tn__refused(TN_ESHAPE, "instance_norm", "x is %s (it needs (N, C, …))",
                            tn_shape_text(x));
     }
-    int64_t n = dims.size[0], all = n * dims.size[1];
-    tn_tensor *y = tn_reshape(x, TN_DIMS(1, all, all > 0 ? tn_count(x) / all : 0));
-    y = tn_batch_norm(y, NULL, NULL, for_each_sample(weight, n), for_each_sample(bias, n), true,
-                      0.0, eps);
-    return tn_reshape(y, dims);
+    int64_t n = dims.size[0];
+    return norm_parts(x, n * dims.size[1], for_each_sample(weight, n), for_each_sample(bias, n),
+                      eps);
 }

@@ -1,5 +1,5 @@
-/* What layer_norm, rms_norm and the norms of a residual sum share: the host's loops' elements of
- * rows and gradient, the outputs of a sum with its norm, and samples. */
+/* What the norms share: the host's loops' elements of rows and vectors, layer_norm's and rms_norm's
+ * gradient, and the gradient of a residual sum. */
 #ifndef TERN_OPS_NN_NORM_H
 #define TERN_OPS_NN_NORM_H
 

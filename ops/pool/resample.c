@@ -1,7 +1,8 @@
-/* resample(x): one dimension with another number of elements, each a sum of up to four of x's
+/* resample(x): one dimension with another number of elements, each a sum of up to four of x's;
+ * resample_grad(y): its gradient, each element added to those that it came from
  *
- *     x: any shape, f32 f64 bf16 f16       y: like x, `out` elements along dim
- *     dx = resample_grad(dy)
+ *     x: any shape, f32 f64 bf16 f16       y: like x, `out` elements along dim instead of `in`
+ *     dx = resample_grad(dy), and dy = resample(dx)
  *
  * Nearest: one element; linear: the two around a point; cubic: four, with the weights of Keys 1981
  * for a = -0.75, as in PyTorch; beyond an end the element at that end.
@@ -11,6 +12,7 @@
 #include "ops/pool/resample.h"
 
 #include "backends/scratch.h"
+#include "ops/host.h"
 
 #include <math.h>
 
@@ -66,9 +68,10 @@ tn__tap tn__tap_of(const tn__resample_args *a, int64_t result, tn_dtype dtype) {
     return t;
 }
 
-/* ---- The operation --------------------------------------------------------------------------- */
+/* ---- The operations -------------------------------------------------------------------------- */
 
-bool tn__resample_shape(tn_op_call *c, int64_t from, int64_t size) {
+/* Makes the result, with `size` at args->dim, if the input has `from` there. */
+static bool make_resized(tn_op_call *c, int64_t from, int64_t size) {
     const tn__resample_args *args = c->args;
     tn_dims dims = tn_shape(c->in[0]);
     if (!tn_op_float(c, 0)) { return false; }
@@ -84,25 +87,32 @@ bool tn__resample_shape(tn_op_call *c, int64_t from, int64_t size) {
 
 static bool resample_shape(tn_op_call *c) {
     const tn__resample_args *args = c->args;
-    return tn__resample_shape(c, args->in, args->out);
+    return make_resized(c, args->in, args->out);
 }
 
-tn_status tn__resample_host(const tn_op_call *c, tn__host_piece *piece) {
+typedef struct resample_job {
+    const tn__resample_args *args;
+    const tn__tap *taps; /* of each result */
+    tn__lines x, y;
+} resample_job;
+
+/* Runs piece over a call's lines along args->dim. */
+static tn_status run_lines(const tn_op_call *c, tn__host_piece *piece) {
     const tn__resample_args *a = c->args;
     TN__SCRATCH(tn__tap, taps, c->ctx, a->out);
     if (!taps) { return TN_ENOMEM; }
     for (int64_t i = 0; i < a->out; i++) {
         taps[i] = tn__tap_of(a, i, c->x[0]->dtype);
     }
-    tn__resample_job job = {.args = a,
-                            .taps = taps,
-                            .x = tn__lines_along(c->x[0], a->dim),
-                            .y = tn__lines_along(c->y[0], a->dim)};
+    resample_job job = {.args = a,
+                        .taps = taps,
+                        .x = tn__lines_along(c->x[0], a->dim),
+                        .y = tn__lines_along(c->y[0], a->dim)};
     tn__host_pieces(job.x.count, a->in + a->out, piece, &job);
     return TN_OK;
 }
 
-static inline void resample_lines(const tn__resample_job *job, int64_t first, int64_t end,
+static inline void resample_lines(const resample_job *job, int64_t first, int64_t end,
                                   tn_dtype dtype, int count) {
     for (int64_t i = first; i < end; i++) {
         int64_t x = tn__line_at(&job->x, i), y = tn__line_at(&job->y, i);
@@ -119,7 +129,7 @@ static inline void resample_lines(const tn__resample_job *job, int64_t first, in
 }
 
 static void resample_piece(const void *user, int64_t first, int64_t end) {
-    const tn__resample_job *job = user;
+    const resample_job *job = user;
     if (job->x.dtype == TN_F64) {
         resample_lines(job, first, end, TN_F64, job->taps->count);
     } else if (job->taps->count == 1) {
@@ -132,25 +142,94 @@ static void resample_piece(const void *user, int64_t first, int64_t end) {
 }
 
 static tn_status resample_host(const tn_op_call *c) {
-    return tn__resample_host(c, resample_piece);
+    return run_lines(c, resample_piece);
 }
 
 static void resample_backward(tn_op_grad *g) {
     tn_op_give(g, 0, tn_apply1(&tn__op_resample_grad, g->args, g->dout[0]));
 }
 
-const char *const tn__resample_modes[] = {"nearest", "nearest-exact", "linear", "bicubic", NULL};
+static const char *const modes[] = {"nearest", "nearest-exact", "linear", "bicubic", NULL};
 
+#define RESAMPLE_FIELDS                                                                            \
+    TN_FIELD(tn__resample_args, dim), TN_FIELD_AS("mode", tn__resample_args, how, .names = modes), \
+        TN_FIELD(tn__resample_args, align_corners), TN_FIELD_AS("step", tn__resample_args, scale), \
+        TN_FIELD_AS("given", tn__resample_args, in), TN_FIELD_AS("size", tn__resample_args, out)
+
+/* Up and down, by factors of 2 and fractions, with a step other than the sizes'; from and to one
+ * element; a dimension with others around it. of(x, y) chooses between the shape of resample's
+ * input, and of its gradient's. */
+/* clang-format off */
+#define SAMPLES(of) \
+    "{-2:2} " \
+    of("[3, 4]", "[3, 8]") " dim=1, mode='nearest', given=4, size=8; " \
+    of("[2, 7, 3]", "[2, 3, 3]") " dim=1, mode='nearest', given=7, size=3; " \
+    of("[3, 5]", "[3, 7]") " dim=1, mode='nearest-exact', given=5, size=7; " \
+    of("[4, 3]", "[7, 3]") " dim=0, mode='linear', given=4, size=7; " \
+    of("[2, 6]", "[2, 4]") " dim=1, mode='linear', given=6, size=4, align_corners=True; " \
+    of("[2, 5, 2]", "[2, 8, 2]") " dim=1, mode='linear', given=5, size=8, " \
+    "step=0.58823529411764708; " \
+    of("[3, 1]", "[3, 3]") " dim=1, mode='linear', given=1, size=3, align_corners=True; " \
+    of("[3, 4]", "[3, 1]") " dim=1, mode='linear', given=4, size=1, align_corners=True; " \
+    of("[3, 5]", "[3, 9]") " dim=1, mode='bicubic', given=5, size=9; " \
+    of("[2, 6, 2]", "[2, 4, 2]") " dim=1, mode='bicubic', given=6, size=4, align_corners=True; " \
+    of("[0, 4]", "[0, 8]") " dim=1, mode='linear', given=4, size=8"
 #define OF_X(x, y) x
+#define OF_Y(x, y) y
+/* clang-format on */
+
 const tn_op tn__op_resample = {
     .name = "resample",
     .inputs = {"x"},
     .args_size = sizeof(tn__resample_args),
-    .fields = {TN__RESAMPLE_FIELDS},
+    .fields = {RESAMPLE_FIELDS},
     .shape = resample_shape,
     .host = {.forward = resample_host},
     .backward = resample_backward,
-    .samples = TN__RESAMPLE_SAMPLES(OF_X),
+    .samples = SAMPLES(OF_X),
+};
+
+static bool resample_grad_shape(tn_op_call *c) {
+    const tn__resample_args *args = c->args;
+    return make_resized(c, args->out, args->in);
+}
+
+static inline void scatter_lines(const resample_job *job, int64_t first, int64_t end,
+                                 tn_dtype dtype) {
+    for (int64_t i = first; i < end; i++) {
+        int64_t x = tn__line_at(&job->x, i), y = tn__line_at(&job->y, i), step = job->y.step;
+        for (int64_t k = 0; k < job->y.length; k++) {
+            tn__host_store(job->y.data, dtype, y + k * step, 0);
+        }
+        for (int64_t o = 0; o < job->x.length; o++, x += job->x.step) {
+            double value = tn__host_load(job->x.data, dtype, x);
+            for (int k = 0; k < job->taps[o].count; k++) {
+                int64_t at = y + job->taps[o].place[k] * step;
+                double sum = tn__host_load(job->y.data, dtype, at);
+                tn__host_store(job->y.data, dtype, at, sum + job->taps[o].weight[k] * value);
+            }
+        }
+    }
+}
+TN__PIECE(scatter_piece, scatter_lines, resample_job)
+
+static tn_status resample_grad_host(const tn_op_call *c) {
+    return run_lines(c, scatter_piece);
+}
+
+static void resample_grad_backward(tn_op_grad *g) {
+    tn_op_give(g, 0, tn_apply1(&tn__op_resample, g->args, g->dout[0]));
+}
+
+const tn_op tn__op_resample_grad = {
+    .name = "resample_grad",
+    .inputs = {"x"},
+    .args_size = sizeof(tn__resample_args),
+    .fields = {RESAMPLE_FIELDS},
+    .shape = resample_grad_shape,
+    .host = {.forward = resample_grad_host},
+    .backward = resample_grad_backward,
+    .samples = SAMPLES(OF_Y),
 };
 
 /* ---- Interpolation --------------------------------------------------------------------------- */

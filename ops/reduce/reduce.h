@@ -58,7 +58,7 @@ tn_tensor *tn__sqrt_or_zero(tn_tensor *x);
     "[1, 3] dim=[0]; [0, 3] dim=[1]; [2, 300] dim=[1]; [300, 2] dim=[0]; "
 #define TN__REDUCE_NOTHING "[2, 0, 3] dim=[1]; [0] keepdim=True; "
 
-/* The fields of tn__reduce_args. */
+/* The fields of args that begin with tn__reduce_args. */
 #define TN__REDUCE_FIELDS \
     TN_FIELD_AS("dim", tn__reduce_args, dims), TN_FIELD(tn__reduce_args, keepdim)
 

@@ -1,9 +1,11 @@
-/* y = sum over dims of (x - m)² / (n - correction),  m the mean of the n elements
+/* var: y = sum over dims of (x - m)² / (n - correction),  m the mean of the n elements; std: its
+ * root
  *
  *     x: any shape, f32 f64 bf16 f16
  *     y: x's shape without dims (or 1 there); the divisor is never negative: for n <= correction
  *        inf, or 0 / 0 = NaN
- *     dx = dy · 2 (x - m) / (n - correction), with its sign, as in PyTorch
+ *     var: dx = dy · 2 (x - m) / (n - correction), with its sign, as in PyTorch
+ *     std: dx = dy (x - m) / (y (n - correction)), and 0 where y is 0, as in PyTorch
  *
  * In two passes, since the difference of two large sums would lose a small variance's digits; and
  * relative to the first element, so that equal elements have variance 0. */
@@ -69,8 +71,7 @@ const tn_op tn__op_var = {
     .name = "var",
     .inputs = {"x"},
     .args_size = sizeof(var_args),
-    .fields = {TN_FIELD_AS("dim", var_args, over.dims),
-               TN_FIELD_AS("keepdim", var_args, over.keepdim), TN_FIELD(var_args, correction)},
+    .fields = {TN__REDUCE_FIELDS, TN_FIELD(var_args, correction)},
     .saves = TN_SAVES_INPUT(0),
     .shape = tn__reduce_float,
     .forward = var_forward,
@@ -92,4 +93,33 @@ const tn_op tn__op_var = {
 tn_tensor *tn_var(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {
     var_args args = {{dims, keepdim}, correction};
     return tn_apply1(&tn__op_var, &args, x);
+}
+
+static tn_tensor *std_compose(tn_op_call *c) {
+    const var_args *args = c->args;
+    return tn__sqrt_or_zero(
+        tn_var(c->in[0], args->over.dims, args->correction, args->over.keepdim));
+}
+
+const tn_op tn__op_std = {
+    .name = "std",
+    .inputs = {"x"},
+    .args_size = sizeof(var_args),
+    .fields = {TN__REDUCE_FIELDS, TN_FIELD(var_args, correction)},
+    .shape = tn__reduce_float,
+    .compose = std_compose,
+    .flags = TN_OP_WIDE,
+    /* The last has equal elements, so its deviation is 0. */
+    .samples = "{distinct -3:3} [7] dim=[0], correction=1, keepdim=False; "
+               "[3, 4] dim=[1], correction=0, keepdim=False; "
+               "[3, 4] dim=[-2], correction=1, keepdim=True; "
+               "[2, 3, 4] dim=[0, 2], correction=1, keepdim=False; "
+               "[0, 3] dim=[1], correction=1, keepdim=False; "
+               "[2, 300] dim=[1], correction=1, keepdim=False; "
+               "{once} [2, 3]=(2, 2, 2, -1, -1, -1) dim=[1], correction=0, keepdim=False",
+};
+
+tn_tensor *tn_std(tn_tensor *x, tn_dims dims, int correction, bool keepdim) {
+    var_args args = {{dims, keepdim}, correction};
+    return tn_apply1(&tn__op_std, &args, x);
 }

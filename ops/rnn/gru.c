@@ -22,22 +22,13 @@ static tn_tensor *gru_compose(tn_op_call *c) {
 }
 
 const tn_op tn__op_gru = {
+    TN__RNN_OP,
     .name = "gru",
-    .args_size = sizeof(tn__rnn_args),
     .fields = {TN_FIELD(tn__rnn_args, reverse)},
     .results = 2,
     .inputs = {TN__RNN_NAMES},
-    .optional = TN__RNN_OPTIONAL,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
-    .shape = tn__rnn_shape,
-    .forward = tn__rnn_forward,
-    .host = {tn__rnn_forward, tn__rnn_backward},
     .compose = gru_compose,
-    .backward_kernel = tn__rnn_backward,
-    .x_rows = {TN_ROWS(1)},
-    .widens = TN__RNN_WEIGHTS,
-    .adds = TN__RNN_WEIGHTS,
-    .flags = TN_OP_WIDE,
     /* As in rnn.c. */
     .samples = "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] [6, 3] "
                "[6, 2] [6] [6] - [2, 2]; [3, 2, 2] [6, 2] [6, 2] [6] [6] [2] [2, 2] reverse=True; "
@@ -48,14 +39,10 @@ const tn_op tn__op_gru = {
                "[6, 2] [6] [6] [0] [0, 2]; "
                "[3, 14, 5] [99, 5] [99, 33] [99] [99] [14] [14, 33] reverse=True",
     .sample_args = &(const tn__rnn_args){.cell = TN_CELL_GRU},
-    .work = tn__rnn_work,
 };
 
 tn_tensor *tn_gru_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,
                      bool reverse, tn_tensor **hn) {
-    tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0};
-    tn_tensor *results[TN_OP_OUTPUTS];
-    tn__rnn_apply(&tn__op_gru, &(tn__rnn_args){TN_CELL_GRU, reverse}, in, TN__RNN_H0 + 1, results);
-    if (hn) { *hn = results[1]; }
-    return results[0];
+    return tn__rnn_apply(&tn__op_gru, (tn__rnn_args){TN_CELL_GRU, reverse}, x, h0, NULL, w, lengths,
+                         hn, NULL);
 }

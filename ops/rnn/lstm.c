@@ -22,22 +22,13 @@ static tn_tensor *lstm_compose(tn_op_call *c) {
 }
 
 const tn_op tn__op_lstm = {
+    TN__RNN_OP,
     .name = "lstm",
-    .args_size = sizeof(tn__rnn_args),
     .fields = {TN_FIELD(tn__rnn_args, reverse)},
     .results = 3,
     .inputs = {TN__RNN_NAMES, "c0"},
-    .optional = TN__RNN_OPTIONAL,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(3) | TN_SAVES_OUTPUT(4) | TN_SAVES_OUTPUT(5),
-    .shape = tn__rnn_shape,
-    .forward = tn__rnn_forward,
-    .host = {tn__rnn_forward, tn__rnn_backward},
     .compose = lstm_compose,
-    .backward_kernel = tn__rnn_backward,
-    .x_rows = {TN_ROWS(1)},
-    .widens = TN__RNN_WEIGHTS,
-    .adds = TN__RNN_WEIGHTS,
-    .flags = TN_OP_WIDE,
     /* As in rnn.c. */
     .samples = "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] [8, 3] "
                "[8, 2] [8] [8] - [2, 2] [2, 2]; "
@@ -49,16 +40,10 @@ const tn_op tn__op_lstm = {
                "[8, 2] [8] [8] [0] [0, 2] [0, 2]; "
                "[3, 14, 5] [132, 5] [132, 33] [132] [132] [14] [14, 33] [14, 33] reverse=True",
     .sample_args = &(const tn__rnn_args){.cell = TN_CELL_LSTM},
-    .work = tn__rnn_work,
 };
 
 tn_tensor *tn_lstm_op(tn_tensor *x, tn_tensor *h0, tn_tensor *c0, tn_rnn_weights w,
                       tn_tensor *lengths, bool reverse, tn_tensor **hn, tn_tensor **cn) {
-    tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0, c0};
-    tn_tensor *results[TN_OP_OUTPUTS];
-    tn__rnn_apply(&tn__op_lstm, &(tn__rnn_args){TN_CELL_LSTM, reverse}, in, TN__RNN_C0 + 1,
-                  results);
-    if (hn) { *hn = results[1]; }
-    if (cn) { *cn = results[2]; }
-    return results[0];
+    return tn__rnn_apply(&tn__op_lstm, (tn__rnn_args){TN_CELL_LSTM, reverse}, x, h0, c0, w, lengths,
+                         hn, cn);
 }

@@ -316,15 +316,16 @@ static bool check_lengths(const tn_op *op, tn_tensor *x, tn_tensor *lengths) {
     return ok;
 }
 
-tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *const *in, int n,
-                         tn_tensor **results) {
-    if (!check_lengths(op, in[TN__RNN_X], in[TN__RNN_LENGTHS])) {
-        for (int i = 0; i < tn_op_results(op); i++) {
-            results[i] = tn_inert();
-        }
-        return results[0];
+tn_tensor *tn__rnn_apply(const tn_op *op, tn__rnn_args args, tn_tensor *x, tn_tensor *h0,
+                         tn_tensor *c0, tn_rnn_weights w, tn_tensor *lengths, tn_tensor **hn,
+                         tn_tensor **cn) {
+    tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0, c0};
+    tn_tensor *results[3] = {tn_inert(), tn_inert(), tn_inert()};
+    if (check_lengths(op, x, lengths)) {
+        tn_apply_many(op, &args, in, args.cell == TN_CELL_LSTM ? 8 : 7, results);
     }
-    tn_apply_many(op, args, in, n, results);
+    if (hn) { *hn = results[1]; }
+    if (cn) { *cn = results[2]; }
     return results[0];
 }
 

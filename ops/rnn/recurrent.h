@@ -29,11 +29,6 @@ enum {
 };
 
 #define TN__RNN_NAMES "x", "weight_ih", "weight_hh", "bias_ih", "bias_hh", "lengths", "h0"
-#define TN__RNN_WEIGHTS \
-    (1u << TN__RNN_W_IH | 1u << TN__RNN_W_HH | 1u << TN__RNN_B_IH | 1u << TN__RNN_B_HH)
-#define TN__RNN_OPTIONAL                                                                  \
-    (1u << TN__RNN_B_IH | 1u << TN__RNN_B_HH | 1u << TN__RNN_LENGTHS | 1u << TN__RNN_H0 | \
-     1u << TN__RNN_C0)
 
 typedef struct tn__rnn_args {
     tn_cell cell;
@@ -60,9 +55,22 @@ tn_tensor *tn__rnn_gate(tn_tensor *a, int q, int n);
 
 void tn__rnn_work(tn_op_work *w);
 
-/* Checks that lengths are 1 … T, which a kernel cannot. Calls op; results get hn and cn. Returns
- * y. */
-tn_tensor *tn__rnn_apply(const tn_op *op, const tn__rnn_args *args, tn_tensor *const *in, int n,
-                         tn_tensor **results);
+/* What the descriptors have in common. */
+#define TN__RNN_OP                                                                    \
+    .args_size = sizeof(tn__rnn_args),                                                \
+    .optional = 1u << TN__RNN_B_IH | 1u << TN__RNN_B_HH | 1u << TN__RNN_LENGTHS |     \
+                1u << TN__RNN_H0 | 1u << TN__RNN_C0,                                  \
+    .shape = tn__rnn_shape, .forward = tn__rnn_forward,                               \
+    .host = {tn__rnn_forward, tn__rnn_backward}, .backward_kernel = tn__rnn_backward, \
+    .x_rows = {TN_ROWS(1)}, .widens = TN__RNN_WEIGHTS, .adds = TN__RNN_WEIGHTS,       \
+    .flags = TN_OP_WIDE, .work = tn__rnn_work
+#define TN__RNN_WEIGHTS \
+    (1u << TN__RNN_W_IH | 1u << TN__RNN_W_HH | 1u << TN__RNN_B_IH | 1u << TN__RNN_B_HH)
+
+/* Checks that lengths are 1 … T, which a kernel cannot. Calls op; stores in *hn and, of LSTM, *cn,
+ * unless NULL. Returns y. */
+tn_tensor *tn__rnn_apply(const tn_op *op, tn__rnn_args args, tn_tensor *x, tn_tensor *h0,
+                         tn_tensor *c0, tn_rnn_weights w, tn_tensor *lengths, tn_tensor **hn,
+                         tn_tensor **cn);
 
 #endif

@@ -23,53 +23,35 @@ static tn_tensor *rnn_compose(tn_op_call *c) {
 /* Of TN_CELL_TANH and TN_CELL_RELU. */
 static const char *const relu_names[] = {"False", "True", NULL};
 
+/* Each combination of biases, lengths and an initial state; both directions; one time, one row, one
+ * unit, no rows, and more units and rows than a kernel's tile. */
+/* clang-format off */
+#define UNIFORM "-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, "
+#define SAMPLES(once, forward, reverse) \
+    "{" once UNIFORM "whole 1:4, -1:1} [3, 2, 3] [2, 3] [2, 2] [2] [2] - [2, 2]" forward "; " \
+    "[3, 2, 2] [2, 2] [2, 2] [2] [2] [2] [2, 2]" reverse "; " \
+    "{" once UNIFORM "whole 1:5, -1:1} [4, 3, 2] [2, 2] [2, 2] - - [3] -" forward "; " \
+    "[2, 2, 2] [3, 2] [3, 3] [3] - - -" reverse "; " \
+    "[1, 1, 1] [1, 1] [1, 1] - [1] - [1, 1]" forward "; " \
+    "{" once UNIFORM "whole 1:4, -1:1} [3, 0, 2] [2, 2] [2, 2] [2] [2] [0] [0, 2]" forward "; " \
+    "[3, 14, 5] [33, 5] [33, 33] [33] [33] [14] [14, 33]" reverse
+/* clang-format on */
+
 const tn_op tn__op_rnn = {
+    TN__RNN_OP,
     .name = "rnn",
-    .args_size = sizeof(tn__rnn_args),
     .fields = {TN_FIELD(tn__rnn_args, reverse),
                TN_FIELD_AS("relu", tn__rnn_args, cell, .names = relu_names)},
     .results = 2,
     .inputs = {TN__RNN_NAMES},
-    .optional = TN__RNN_OPTIONAL,
     .saves = TN_SAVES_INPUTS | TN_SAVES_OUTPUT(2) | TN_SAVES_OUTPUT(3),
-    .shape = tn__rnn_shape,
-    .forward = tn__rnn_forward,
-    .host = {tn__rnn_forward, tn__rnn_backward},
     .compose = rnn_compose,
-    .backward_kernel = tn__rnn_backward,
-    .x_rows = {TN_ROWS(1)},
-    .widens = TN__RNN_WEIGHTS,
-    .adds = TN__RNN_WEIGHTS,
-    .flags = TN_OP_WIDE,
-    /* Each combination of biases, lengths and an initial state; both directions; one time, one row,
-     * one unit, no rows, and more units and rows than a kernel's tile. */
-    .samples = "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] [2, 3] "
-               "[2, 2] [2] [2] - [2, 2]; [3, 2, 2] [2, 2] [2, 2] [2] [2] [2] [2, 2] reverse=True; "
-               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:5, -1:1} [4, 3, 2] [2, 2] "
-               "[2, 2] - - [3] -; [2, 2, 2] [3, 2] [3, 3] [3] - - - reverse=True; "
-               "[1, 1, 1] [1, 1] [1, 1] - [1] - [1, 1]; "
-               "{-1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 0, 2] [2, 2] "
-               "[2, 2] [2] [2] [0] [0, 2]; "
-               "[3, 14, 5] [33, 5] [33, 33] [33] [33] [14] [14, 33] reverse=True; "
-               "{once -1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 2, 3] "
-               "[2, 3] [2, 2] [2] [2] - [2, 2] relu=True; "
-               "[3, 2, 2] [2, 2] [2, 2] [2] [2] [2] [2, 2] reverse=True, relu=True; "
-               "{once -1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:5, -1:1} [4, 3, 2] "
-               "[2, 2] [2, 2] - - [3] - relu=True; "
-               "[2, 2, 2] [3, 2] [3, 3] [3] - - - reverse=True, relu=True; "
-               "[1, 1, 1] [1, 1] [1, 1] - [1] - [1, 1] relu=True; "
-               "{once -1:1, -0.7:0.7, -0.7:0.7, -0.5:0.5, -0.5:0.5, whole 1:4, -1:1} [3, 0, 2] "
-               "[2, 2] [2, 2] [2] [2] [0] [0, 2] relu=True; "
-               "[3, 14, 5] [33, 5] [33, 33] [33] [33] [14] [14, 33] reverse=True, relu=True",
-    .work = tn__rnn_work,
+    .samples = SAMPLES("", "", " reverse=True") "; " SAMPLES("once ", " relu=True",
+                                                             " reverse=True, relu=True"),
 };
 
 tn_tensor *tn_rnn_op(tn_tensor *x, tn_tensor *h0, tn_rnn_weights w, tn_tensor *lengths,
                      bool reverse, bool relu, tn_tensor **hn) {
-    tn_tensor *in[] = {x, w.weight_ih, w.weight_hh, w.bias_ih, w.bias_hh, lengths, h0};
-    tn_tensor *results[TN_OP_OUTPUTS];
     tn__rnn_args args = {relu ? TN_CELL_RELU : TN_CELL_TANH, reverse};
-    tn__rnn_apply(&tn__op_rnn, &args, in, TN__RNN_H0 + 1, results);
-    if (hn) { *hn = results[1]; }
-    return results[0];
+    return tn__rnn_apply(&tn__op_rnn, args, x, h0, NULL, w, lengths, hn, NULL);
 }

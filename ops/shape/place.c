@@ -59,6 +59,15 @@ const tn_op tn__op_place = {
                "[1] dim=0, start=0, step=1, size=1; [5, 67] dim=1, start=3, step=2, size=140",
 };
 
-tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size) {
-    return tn_apply1(&tn__op_place, &(place_args){dim, start, step, size}, x);
+void tn__give_slice(tn_op_grad *g, tn__slice_args slice, tn_tensor *dy) {
+    tn_tensor *sum = tn_op_pending(g, 0);
+    dy = tn_cast(dy, tn_op_gradient_dtype(g, 0));
+    if (sum) {
+        tn_add_(tn_apply1(&tn__op_slice, &slice, sum), dy);
+        return;
+    }
+    tn_dims x = tn_op_input_dims(g, 0);
+    int dim = tn__dim_from_start(slice.dim, x.ndim);
+    place_args args = {dim, slice.start, slice.step, x.size[dim]};
+    tn_op_give(g, 0, tn_apply1(&tn__op_place, &args, dy));
 }

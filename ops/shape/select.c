@@ -30,19 +30,12 @@ static bool select_shape(tn_op_call *c) {
     return tn_op_view(c, dims, stride, x->offset + index * x->stride[dim]);
 }
 
-/* As in slice, an existing buffer is added to in place. */
 static void select_backward(tn_op_grad *g) {
     const select_args *args = g->args;
     tn_dims x = tn_op_input_dims(g, 0);
     int dim = tn__dim_from_start(args->dim, x.ndim);
     int64_t index = args->index < 0 ? args->index + x.size[dim] : args->index;
-    tn_tensor *sum = tn_op_pending(g, 0);
-    tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0));
-    if (sum) {
-        tn_add_(tn_select(sum, dim, index), dy);
-        return;
-    }
-    tn_op_give(g, 0, tn__place_in(tn_unsqueeze(dy, dim), dim, index, 1, x.size[dim]));
+    tn__give_slice(g, (tn__slice_args){dim, index, 1, 1}, tn_unsqueeze(g->dout[0], dim));
 }
 
 const tn_op tn__op_select = {

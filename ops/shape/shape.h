@@ -27,9 +27,9 @@ static inline tn_desc tn__desc_slice(const tn_desc *x, int dim, int64_t start, i
     return part;
 }
 
-/* Zeros with x's elements at start, start + step, … of dim, which has `size` there: the gradient of
- * a slice. */
-tn_tensor *tn__place_in(tn_tensor *x, int dim, int64_t start, int64_t step, int64_t size);
+/* Gives input 0 the gradient of its slice: dy, with zeros elsewhere. Several slices of one tensor
+ * (q, k and v of one product) fill one buffer: each after the first adds its part to it. */
+void tn__give_slice(tn_op_grad *g, tn__slice_args slice, tn_tensor *dy);
 
 /* Whether input i has input 0's dtype; otherwise raises. */
 static inline bool tn__joins(const tn_op_call *c, int i) {

@@ -31,20 +31,8 @@ static bool slice_shape(tn_op_call *c) {
     return tn_op_view(c, dims, stride, length > 0 ? x->offset + start * x->stride[dim] : x->offset);
 }
 
-/* Several slices of one tensor (q, k and v of one product) fill one buffer: each after the first
- * adds its part to it. */
 static void slice_backward(tn_op_grad *g) {
-    const tn__slice_args *args = g->args;
-    tn_dims x = tn_op_input_dims(g, 0);
-    int dim = tn__dim_from_start(args->dim, x.ndim);
-    tn_tensor *sum = tn_op_pending(g, 0);
-    tn_tensor *dy = tn_cast(g->dout[0], tn_op_gradient_dtype(g, 0));
-    if (sum) {
-        tn__slice_args part = *args;
-        tn_add_(tn_apply1(&tn__op_slice, &part, sum), dy);
-        return;
-    }
-    tn_op_give(g, 0, tn__place_in(dy, dim, args->start, args->step, x.size[dim]));
+    tn__give_slice(g, *(const tn__slice_args *)g->args, g->dout[0]);
 }
 
 const tn_op tn__op_slice = {

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdarg.h>
 
-#include "ops/reduce/cumulative.h"
+#include "backends/lines.h"
 #include "tests/ops/errors_layers.h"
 #include "tests/ops/errors_losses.h"
 
