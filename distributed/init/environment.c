@@ -329,14 +329,14 @@ static bool slurm_host(const reader *r) {
     for (int i = 0; i < 3; i++) {
         const char *list = value_of(r, lists[i]);
         if (!list) { continue; }
-        int64_t nodes = tn__nodelist_count(list);
-        if (nodes == 1) {
-            strcpy(e->host, "127.0.0.1");
-            return true;
-        }
-        if (!tn__nodelist_name(list, 0, e->host, sizeof(e->host))) {
+        bool several;
+        if (!tn__nodelist_first(list, e->host, sizeof(e->host), &several)) {
             return tn__fail(TN_EVALUE, r->operation, "%s is \"%.80s\", which is not a node list",
                             lists[i], list);
+        }
+        if (!several) {
+            strcpy(e->host, "127.0.0.1");
+            return true;
         }
         return read_text(r, "SLURM_LAUNCH_NODE_IPADDR", e->second, sizeof(e->second));
     }
