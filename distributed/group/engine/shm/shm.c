@@ -27,10 +27,6 @@ static const double GRACE = 1;
 
 /* ---- The block ------------------------------------------------------------------------------- */
 
-static size_t round_up(size_t bytes, size_t to) {
-    return (bytes + to - 1) / to * to;
-}
-
 /* Where the parts of the block begin. */
 typedef struct layout {
     size_t lanes, lane_bytes, slots, bytes;
@@ -41,10 +37,10 @@ static layout lay_out(int count) {
     size_t ranks = (size_t)count, pairs = ranks * ranks;
     size_t slot = ALL_SLOTS / ranks < SLOT ? ALL_SLOTS / ranks : SLOT;
     size_t lane = LANES / ranks > LEAST_LANE ? LANES / ranks : LEAST_LANE;
-    layout l = {.slot_size = round_up(slot, TN__SHM_PAGE), .lane_size = lane / 64 * 64};
-    l.lanes = round_up(sizeof(tn__shm_control) + ranks * sizeof(tn__shm_seat), TN__SHM_PAGE);
-    l.lane_bytes = round_up(l.lanes + pairs * sizeof(tn__shm_lane), TN__SHM_PAGE);
-    l.slots = round_up(l.lane_bytes + pairs * l.lane_size, TN__SHM_PAGE);
+    layout l = {.slot_size = tn__shm_round(slot), .lane_size = lane / 64 * 64};
+    l.lanes = tn__shm_round(sizeof(tn__shm_control) + ranks * sizeof(tn__shm_seat));
+    l.lane_bytes = tn__shm_round(l.lanes + pairs * sizeof(tn__shm_lane));
+    l.slots = tn__shm_round(l.lane_bytes + pairs * l.lane_size);
     l.bytes = l.slots + 2 * ranks * l.slot_size;
     return l;
 }

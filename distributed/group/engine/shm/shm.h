@@ -26,6 +26,10 @@ enum {
     TN__SHM_PAGE = 4096
 };
 
+static inline size_t tn__shm_round(size_t bytes) { /* up to whole pages */
+    return (bytes + TN__SHM_PAGE - 1) / TN__SHM_PAGE * TN__SHM_PAGE;
+}
+
 /* A process, and not a later one that has been given the same number. */
 typedef struct tn__shm_process {
     uint64_t start; /* when it began, in ticks since the boot */
