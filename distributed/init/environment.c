@@ -6,6 +6,7 @@
 #include "distributed/store/ports.h"
 #include "distributed/store/store.h"
 #include "text/json.h"
+#include "text/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -47,12 +48,7 @@ static bool is_set(const reader *r, const char *name) {
 }
 
 static bool number_of(const char *text, int64_t *number) {
-    *number = 0;
-    for (const char *at = text; *at; at++) {
-        if (*at < '0' || *at > '9' || at - text > 15) { return false; }
-        *number = *number * 10 + (*at - '0');
-    }
-    return *text != 0;
+    return *text >= '0' && *text <= '9' && tn__whole_from(text, number);
 }
 
 /* *number keeps its value if the variable is not set. */

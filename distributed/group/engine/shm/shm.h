@@ -64,7 +64,7 @@ typedef struct tn__shm_seat {
     _Alignas(128) _Atomic uint32_t bell;
     _Atomic uint32_t sleeping;
     _Alignas(128) _Atomic uint64_t steps; /* barriers at which it has arrived */
-    /* The number of its operation, its kind, and whether it is still in it: see tn__shm_doing. */
+    /* The number of its operation, its kind, and whether it is still in it: see tn__shm_enter. */
     _Atomic uint64_t doing;
     _Atomic int32_t pid;
     _Atomic bool left;
