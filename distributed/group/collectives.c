@@ -1,7 +1,7 @@
 /* The public operations: they check the tensors, then issue a transfer of the elements. */
 #include "core/error.h"
 #include "distributed/group/group.h"
-#include "distributed/on_cpu.h"
+#include "distributed/group/values.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -36,10 +36,6 @@ static bool good_rank(const tn_group *g, int rank, bool may_be_me, const char *o
     }
     return may_be_me || rank != tn_group_rank(g) ||
            tn__fail(TN_EVALUE, operation, "rank %d is this rank itself", rank);
-}
-
-static bool reduces(tn_collective kind) {
-    return kind == TN_ALL_REDUCE || kind == TN_REDUCE_SCATTER || kind == TN_REDUCE_TO_ROOT;
 }
 
 static bool good_reduce(tn_reduction how, const char *operation) {
@@ -156,12 +152,13 @@ static tn_work *run_transfer(tn_group *g, tn_transfer t, tn_tensor *in, tn_tenso
     bool mine = tn_group_rank(g) == t.root, message = kind == TN_SEND || kind == TN_RECV;
     bool to_root = kind == TN_REDUCE_TO_ROOT || kind == TN_GATHER, from_root = kind == TN_SCATTER;
     bool rooted = message || to_root || from_root || kind == TN_BROADCAST;
+    bool reduces = kind == TN_ALL_REDUCE || kind == TN_REDUCE_SCATTER || kind == TN_REDUCE_TO_ROOT;
     bool reads = kind != TN_RECV && (mine || !from_root);
     bool writes = kind != TN_SEND && (mine || !to_root);
     in = reads ? in : NULL;
     out = writes ? out : NULL;
     if ((rooted && !good_rank(g, t.root, !message, name)) ||
-        (reduces(kind) && !good_reduce(t.reduce, name)) || (reads && !good_tensor(g, in, name)) ||
+        (reduces && !good_reduce(t.reduce, name)) || (reads && !good_tensor(g, in, name)) ||
         (writes && !good_tensor(g, out, name)) ||
         (reads && writes && !good_pair(g, kind, in, out, name))) {
         tn_group_abort(g, tn_error_message()); /* the peers must not wait */
@@ -288,11 +285,7 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
 }
 
 double tn_group_mean(tn_group *g, double sum, double count) {
-    TN_SCOPE;
-    TN__ON_CPU;
     double both[2] = {sum, count};
-    tn_tensor *t = tn_from_data(both, TN_DIMS(2), TN_F64);
-    if (tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK) { return (double)NAN; }
-    const double *all = tn_data(t);
-    return all[1] != 0 ? all[0] / all[1] : (double)NAN;
+    tn_status status = tn__reduce_values(g, both, 2, TN_F64, TN_SUM);
+    return status == TN_OK && both[1] != 0 ? both[0] / both[1] : (double)NAN;
 }

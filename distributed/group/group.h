@@ -73,7 +73,7 @@ struct tn_group {
     tn__engine_ref *engine; /* NULL: one rank, or not a member */
     char engine_name[32];
     tn__fingerprint *prints; /* [size] with options.checked: each rank's; else NULL */
-    char interface[64]; /* what options.interface points to */
+    char interface[64];      /* what options.interface points to */
     tn_dist_options options;
     int children;      /* groups made from this one */
     int rpcs;          /* tn_rpc_new */

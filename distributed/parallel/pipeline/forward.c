@@ -8,7 +8,7 @@
  * other stages wait. What a step does instead is in step.c.
  */
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
+#include "distributed/group/values.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 #include "nn/cache.h"
 #include "nn/layer.h"
@@ -18,14 +18,6 @@ static bool is_generating(const tn_pipeline *p) {
 }
 
 /* ---- What travels ---------------------------------------------------------------------------- */
-
-/* Shape, dtype, and how many random numbers were drawn before it. False after raising. */
-static bool send_form(tn_group *g, int root, tn__pipe_boundary *form) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_tensor *t = tn_from_data(form, TN_DIMS(sizeof(*form)), TN_U8);
-    return tn_work_wait(tn_broadcast(g, t, root), 0) == TN_OK && tn_copy_out(t, form) == TN_OK;
-}
 
 /* x of the group's rank `root`, on all of its ranks, which then draw as if they had computed it. */
 static tn_tensor *share_from(const tn_pipeline *p, tn_group *g, int root, tn_tensor *x) {
@@ -38,7 +30,9 @@ static tn_tensor *share_from(const tn_pipeline *p, tn_group *g, int root, tn_ten
         form.dtype = tn_dtype_of(x);
         form.draws = generator->call;
     }
-    if (tn__pending() || !send_form(g, root, &form)) { return tn_inert(); }
+    if (tn__pending() || tn__broadcast_values(g, &form, sizeof(form), TN_U8, root) != TN_OK) {
+        return tn_inert();
+    }
     if (!mine) {
         x = tn_empty_on(p->device, form.dims, form.dtype);
         generator->call = form.draws;

@@ -217,7 +217,7 @@ static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary, tn_d
 
 /* Posts the receives up to this message and some ahead, then waits for it. A boundary's header
  * comes before its first message. */
-static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro) {
+tn_tensor *tn__pipe_take(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro) {
     int at = 0;
     while (b->order[at].stage != boundary || b->order[at].micro != micro) {
         at++; /* the schedule is complete, so it is there */
@@ -234,12 +234,4 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
     b->tensors[at] = NULL;
     b->taken++;
     return status == TN_OK ? t : tn_inert();
-}
-
-tn_tensor *tn__pipe_take_output(tn_pipeline *p, int boundary, int micro) {
-    return take_message(p, &p->outputs, boundary, micro);
-}
-
-tn_tensor *tn__pipe_take_gradient(tn_pipeline *p, int boundary, int micro) {
-    return take_message(p, &p->gradients, boundary, micro);
 }
