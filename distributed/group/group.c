@@ -5,6 +5,7 @@
  * and the group uses when something fails: a rank that reports nothing is missing.
  */
 #include "distributed/group/fingerprint.h"
+#include "distributed/store/store.h"
 
 #include "core/error.h"
 #include "core/memory.h"
@@ -160,16 +161,13 @@ static void tell_missing(tn_group *g, char *text, size_t text_size) {
     static const double patience = 1, least = 0.1;
     enum { SHOWN = 8 };
     tn_store *s = g->reports;
-    char key[64];
+    char key[64], why[TN_STORE_WHY];
     double deadline = tn__now() + patience;
     size_t length = strlen(text), bytes = (size_t)g->size * sizeof(int);
     int me = g->world[g->rank], missing = 0;
     snprintf(key, sizeof(key), "failed/%d", me);
-    tn_store_call report = {
-        .kind = TN_STORE_SET, .key = key, .data = g->world, .bytes = bytes, .deadline = deadline};
-    if (s->run(s, &report) != TN_OK) {
-        snprintf(text + length, text_size - length, "; the store does not answer either: %s",
-                 report.why);
+    if (tn__store_put(s, key, g->world, bytes, deadline, why) != TN_OK) {
+        snprintf(text + length, text_size - length, "; the store does not answer either: %s", why);
         return;
     }
     suspects asked = {0};
@@ -279,13 +277,7 @@ static void give_up(tn_group *g, const char *reason) {
     snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank, first_cause(reason));
     if (!set_dead(g, TN_EPEER, text) || !g->engine) { return; }
     tn_engine *e = g->engine->engine;
-    if (e->vague) {
-        g->store->run(g->store, &(tn_store_call){.kind = TN_STORE_SET,
-                                                 .key = "abort",
-                                                 .data = text,
-                                                 .bytes = strlen(text),
-                                                 .deadline = tn__now() + 1});
-    }
+    if (e->vague) { tn__store_put(g->store, "abort", text, strlen(text), tn__now() + 1, NULL); }
     e->abort(e, text);
 }
 

@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/engine/shm/shm.h"
+#include "distributed/store/store.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -125,14 +126,10 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd) {
     }
     *fd = a.fd = make_block(e, a.nonce);
     a.failed = a.fd < 0 ? errno : 0;
-    tn_store_call c = {.kind = TN_STORE_SET,
-                       .key = "block",
-                       .data = &a,
-                       .bytes = sizeof(a),
-                       .deadline = o->deadline};
-    tn_status status = o->store->run(o->store, &c);
+    char why[TN_STORE_WHY];
+    tn_status status = tn__store_put(o->store, "block", &a, sizeof(a), o->deadline, why);
     if (a.failed) { return TN_ENOMEM; }
-    if (status != TN_OK) { return tn__raise(status, NULL, "%s", c.why); }
+    if (status != TN_OK) { return tn__raise(status, NULL, "%s", why); }
     return await_others(e, o) == TN_OK ? TN_OK : tn__shm_raise(e);
 }
 
@@ -176,14 +173,11 @@ static tn_status shm_join(tn__shm *e, const tn_engine_options *o) {
     free(get.value.data);
     status = open_block(e, &a);
     if (status == TN_OK) { take_seat(e); }
-    char key[32];
+    char key[32], why[TN_STORE_WHY];
+    const char *said = tn__error_why();
     snprintf(key, sizeof(key), "joined/%d", o->rank);
-    tn_store_call set = {.kind = TN_STORE_SET,
-                         .key = key,
-                         .data = tn__error_why(),
-                         .bytes = strlen(tn__error_why()),
-                         .deadline = o->deadline};
-    tn__raise(o->store->run(o->store, &set), NULL, "%s", set.why);
+    status = tn__store_put(o->store, key, said, strlen(said), o->deadline, why);
+    tn__raise(status, NULL, "%s", why);
     return tn_error();
 }
 
