@@ -54,7 +54,7 @@ commands
   enable 7
 end
 
-break tn__pipe_take_gradient
+break tn__pipe_take
 commands
   printf "\nStop 7: what comes back\n"
   disable 7

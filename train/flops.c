@@ -1,6 +1,7 @@
 /* The floating-point operations that a token takes, and that devices can do per second. */
 #include "core/error.h"
 #include "tern/train.h"
+#include "text/text.h"
 
 #include <string.h>
 
@@ -29,20 +30,15 @@ typedef struct tables {
     bool classifier; /* separate from the token table, which then is only read */
 } tables;
 
-static bool path_ends(const char *path, const char *end) {
-    size_t length = strlen(path), tail = strlen(end);
-    return length >= tail && strcmp(path + length - tail, end) == 0;
-}
-
 static bool count_tables(const tn_entry *entry, void *user) {
     tables *t = user;
     double count = (double)tn_dims_count(entry->layout.whole);
-    if (path_ends(entry->path, "wpe.weight")) {
+    if (tn__ends_with(entry->path, "wpe.weight")) {
         t->positions += count;
-    } else if (path_ends(entry->path, "embed_tokens.weight")) {
+    } else if (tn__ends_with(entry->path, "embed_tokens.weight")) {
         t->tokens += count;
     }
-    t->classifier |= path_ends(entry->path, "lm_head.weight");
+    t->classifier |= tn__ends_with(entry->path, "lm_head.weight");
     return true;
 }
 

@@ -5,6 +5,7 @@
 #include "core/alive.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/group/values.h"
 #include "models/language.h"
 #include "tern/train.h"
 #include "text/plain_numbers.h"
@@ -140,19 +141,12 @@ tn_status tn_metrics_share(tn_metrics *m, tn_group *g) {
         return tn__raise(TN_EVALUE, "metrics_share", "there are no metrics");
     }
     if (tn_group_size(g) == 1) { return TN_OK; }
-    TN_SCOPE;
-    tn_tensor *counts = tn_empty_on(tn_cpu(), TN_DIMS(count_numbers(m)), TN_I64);
-    tn_tensor *sums = tn_empty_on(tn_cpu(), TN_DIMS(2), TN_F64);
-    if (tn__pending()) { return tn_error(); }
-    memcpy(tn_data_mut(counts), m->counts, (size_t)count_numbers(m) * sizeof(*m->counts));
-    memcpy(tn_data_mut(sums), m->sums, sizeof(m->sums));
-    if (tn_work_wait(tn_all_reduce(g, counts, TN_SUM), 0) != TN_OK ||
-        tn_work_wait(tn_all_reduce(g, sums, TN_SUM), 0) != TN_OK) {
-        return tn_error();
+    double sums[2] = {m->sums[0], m->sums[1]}; /* those of m change with its counts, or not */
+    if (tn__reduce_values(g, sums, 2, TN_F64, TN_SUM) == TN_OK &&
+        tn__reduce_values(g, m->counts, count_numbers(m), TN_I64, TN_SUM) == TN_OK) {
+        memcpy(m->sums, sums, sizeof(m->sums));
     }
-    memcpy(m->counts, tn_data(counts), (size_t)count_numbers(m) * sizeof(*m->counts));
-    memcpy(m->sums, tn_data(sums), sizeof(m->sums));
-    return TN_OK;
+    return tn_error();
 }
 
 /* ---- One pass over a loader ------------------------------------------------------------------ */

@@ -6,7 +6,7 @@
  * safe on disk; and all name the first such rank.
  */
 #include "core/error.h"
-#include "distributed/on_cpu.h"
+#include "distributed/group/values.h"
 #include "train/run.h"
 
 #include <inttypes.h>
@@ -34,15 +34,6 @@ static bool note_parameter(const tn_entry *entry, void *user) {
     return !*path && !tn__pending();
 }
 
-/* The first rank that says so. */
-static int first_of_ranks(const tn_run *r, bool mine) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    int64_t first = mine ? tn_group_rank(r->world) : r->ranks;
-    tn_tensor *t = tn_from_data(&first, TN_DIMS(1), TN_I64);
-    return tn_work_wait(tn_all_reduce(r->world, t, TN_MIN), 0) == TN_OK ? (int)tn_item(t) : -1;
-}
-
 /* `mine`: what this rank has found, or ""; the others report `theirs` for the first that has. When
  * it raises, the ranks have nothing left to exchange, so a handler may end the process. */
 static void end_at_last_checkpoint(tn_run *r, const char *mine, const char *theirs) {
@@ -52,7 +43,8 @@ static void end_at_last_checkpoint(tn_run *r, const char *mine, const char *thei
     if (tn_saver_wait(r->saver) == TN_OK && r->saved >= 0) {
         snprintf(last, sizeof(last), "the last checkpoint is step-%06" PRId64, r->saved);
     }
-    int first = first_of_ranks(r, *mine != 0);
+    int32_t first = *mine ? tn_group_rank(r->world) : r->ranks;
+    tn__reduce_values(r->world, &first, 1, TN_I32, TN_MIN);
     snprintf(other, sizeof(other), "rank %d%s", first, theirs);
     if (!tn__pending()) {
         tn__exit_with(EX_DATAERR);

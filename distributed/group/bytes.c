@@ -2,6 +2,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
+#include "distributed/group/values.h"
 #include "distributed/on_cpu.h"
 
 #include <string.h>
@@ -58,13 +59,12 @@ tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) 
     }
     bool mine = tn_group_rank(g) == root;
     if (mine && !good_bytes(*data, *bytes, name)) { return fail_group(g, tn_error()); }
-    tn_tensor *length = tn_full(TN_DIMS(1), mine ? (double)*bytes : 0.0, TN_I64);
+    int64_t n = mine ? (int64_t)*bytes : 0;
     if (!mine) {
         *data = NULL;
         *bytes = 0;
     }
-    if (tn_work_wait(tn_broadcast(g, length, root), 0) != TN_OK) { return tn_error(); }
-    int64_t n = *(const int64_t *)tn_data(length);
+    if (tn__broadcast_values(g, &n, 1, TN_I64, root) != TN_OK) { return tn_error(); }
     char *buffer = mine ? *data : make_buffer(g, n, root, name);
     if (tn__pending()) { return tn_error(); }
     tn_status status = tn_work_wait(send_bytes(g, buffer, n, root), 0);
@@ -78,16 +78,16 @@ tn_status tn_broadcast_bytes(tn_group *g, void **data, size_t *bytes, int root) 
 }
 
 /* Gathers everyone's bytes by one broadcast from each rank. all[N] holds those made so far. */
-static tn_status gather_bytes(tn_group *g, const void *data, const int64_t *lengths, void **all,
+static tn_status gather_bytes(tn_group *g, const void *data, const size_t *lengths, void **all,
                               tn_work **works) {
     static const char name[] = "all_gather_bytes";
     int ranks = tn_group_size(g), me = tn_group_rank(g), started = 0;
     for (int r = 0; r < ranks && !tn__pending(); r++) {
-        all[r] = make_buffer(g, lengths[r], r, name);
-        if (all[r] && r == me && lengths[r] > 0) { memcpy(all[r], data, (size_t)lengths[r]); }
+        all[r] = make_buffer(g, (int64_t)lengths[r], r, name);
+        if (all[r] && r == me && lengths[r] > 0) { memcpy(all[r], data, lengths[r]); }
     }
     for (; started < ranks && !tn__pending(); started++) {
-        works[started] = send_bytes(g, all[started], lengths[started], started);
+        works[started] = send_bytes(g, all[started], (int64_t)lengths[started], started);
     }
     tn_status status = tn_error();
     for (int r = 0; r < started; r++) {
@@ -110,22 +110,16 @@ tn_status tn_all_gather_bytes(tn_group *g, const void *data, size_t bytes, void 
     memset(all, 0, (size_t)ranks * sizeof(*all));
     memset(all_bytes, 0, (size_t)ranks * sizeof(*all_bytes));
     if (!good_bytes(data, bytes, name)) { return fail_group(g, tn_error()); }
-    tn_tensor *mine = tn_full(TN_DIMS(1), (double)bytes, TN_I64);
-    tn_tensor *lengths = tn_zeros(TN_DIMS(ranks, 1), TN_I64);
     tn_work **works = tn__calloc((size_t)ranks, sizeof(*works));
     if (!works) {
         return fail_group(g, tn__raise(TN_ENOMEM, name, "out of memory for %d ranks", ranks));
     }
-    tn_status status = tn_work_wait(tn_all_gather(g, lengths, mine), 0);
-    const int64_t *n = tn_data(lengths);
-    status = status == TN_OK ? gather_bytes(g, data, n, all, works) : status;
-    for (int r = 0; r < ranks; r++) {
-        if (status == TN_OK) {
-            all_bytes[r] = (size_t)n[r];
-        } else {
-            free(all[r]);
-            all[r] = NULL;
-        }
+    tn_status status = tn__gather_values(g, &bytes, 1, TN_I64, all_bytes);
+    status = status == TN_OK ? gather_bytes(g, data, all_bytes, all, works) : status;
+    for (int r = 0; status != TN_OK && r < ranks; r++) {
+        free(all[r]);
+        all[r] = NULL;
+        all_bytes[r] = 0;
     }
     free(works);
     return status;

@@ -1,7 +1,7 @@
 /* The public operations: they check the tensors, then issue a transfer of the elements. */
 #include "core/error.h"
 #include "distributed/group/group.h"
-#include "distributed/on_cpu.h"
+#include "distributed/group/values.h"
 #include "tensor/tensor.h"
 
 #include <math.h>
@@ -53,7 +53,6 @@ static bool good_reduce(tn_reduction how, const char *operation) {
     }
 }
 
-/* Checks an operation's in and out. */
 static bool same_place(const tn_tensor *a, const tn_tensor *b, const char *operation) {
     return tn__same_device(a->storage->device, b->storage->device) ||
            tn__fail(TN_EDEVICE, operation, "one tensor is on %s and the other on %s",
@@ -81,16 +80,41 @@ static bool good_parts(const tn_group *g, const tn_tensor *all, const tn_tensor 
     return same_place(all, one, operation);
 }
 
+/* Both must be (N, …). */
+static bool good_exchange(const tn_group *g, const tn_tensor *in, const tn_tensor *out,
+                          const char *operation) {
+    int n = tn_group_size(g);
+    if (in->dims.ndim < 1 || in->dims.size[0] != n || !tn_dims_equal(in->dims, out->dims) ||
+        in->dtype != out->dtype) {
+        return tn__fail(in->dtype != out->dtype ? TN_EDTYPE : TN_ESHAPE, operation,
+                        "with %d ranks the tensors are %s %s and %s %s (both must begin with [%d])",
+                        n, tn_dtype_name(out->dtype), tn_shape_text(out), tn_dtype_name(in->dtype),
+                        tn_shape_text(in), n);
+    }
+    return same_place(in, out, operation);
+}
+
+/* Checks an operation's in and out. */
+static bool good_pair(const tn_group *g, tn_collective kind, const tn_tensor *in,
+                      const tn_tensor *out, const char *operation) {
+    switch (kind) {
+    case TN_ALL_GATHER:
+    case TN_GATHER:
+        return good_parts(g, out, in, operation);
+    case TN_REDUCE_SCATTER:
+    case TN_SCATTER:
+        return good_parts(g, in, out, operation);
+    case TN_ALL_TO_ALL:
+        return good_exchange(g, in, out, operation);
+    default:
+        return true; /* they are one tensor */
+    }
+}
+
 /* Every operation begins with this. A NULL group is one rank. An error on this rank aborts the
  * group. */
 static bool may_begin(tn_group *g, const char *operation) {
     return g ? tn__group_usable(g, operation) : !tn__pending();
-}
-
-/* A check has failed, so the peers must not wait. */
-static tn_work *fail_group(tn_group *g) {
-    tn_group_abort(g, tn_error_message());
-    return NULL;
 }
 
 /* ---- Issuing --------------------------------------------------------------------------------- */
@@ -119,111 +143,72 @@ static tn_work *issue_transfer(tn_group *g, tn_transfer t, tn_tensor *in, tn_ten
     return tn__group_issue(g, &t, in, out);
 }
 
-tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduction how) {
-    static const char name[] = "all_reduce";
+/* Checks an operation on tensors by its kind and issues it. Where only the root reads, or only it
+ * writes, the other ranks' tensor is not looked at. */
+static tn_work *run_transfer(tn_group *g, tn_transfer t, tn_tensor *in, tn_tensor *out) {
+    tn_collective kind = t.kind;
+    const char *name = tn_collective_name(kind);
     if (!may_begin(g, name)) { return NULL; }
-    if (!good_reduce(how, name) || !good_tensor(g, t, name)) { return fail_group(g); }
-    return issue_transfer(
-        g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how, .count = tn_count(t)}, t, t);
+    bool mine = tn_group_rank(g) == t.root, message = kind == TN_SEND || kind == TN_RECV;
+    bool to_root = kind == TN_REDUCE_TO_ROOT || kind == TN_GATHER, from_root = kind == TN_SCATTER;
+    bool rooted = message || to_root || from_root || kind == TN_BROADCAST;
+    bool reduces = kind == TN_ALL_REDUCE || kind == TN_REDUCE_SCATTER || kind == TN_REDUCE_TO_ROOT;
+    bool reads = kind != TN_RECV && (mine || !from_root);
+    bool writes = kind != TN_SEND && (mine || !to_root);
+    in = reads ? in : NULL;
+    out = writes ? out : NULL;
+    if ((rooted && !good_rank(g, t.root, !message, name)) ||
+        (reduces && !good_reduce(t.reduce, name)) || (reads && !good_tensor(g, in, name)) ||
+        (writes && !good_tensor(g, out, name)) ||
+        (reads && writes && !good_pair(g, kind, in, out, name))) {
+        tn_group_abort(g, tn_error_message()); /* the peers must not wait */
+        return NULL;
+    }
+    bool scatters = kind == TN_REDUCE_SCATTER || from_root;
+    int64_t count = tn_count(in && !scatters ? in : out);
+    t.count = kind == TN_ALL_TO_ALL ? count / tn_group_size(g) : count;
+    return issue_transfer(g, t, in, out);
+}
+
+tn_work *tn_all_reduce(tn_group *g, tn_tensor *t, tn_reduction how) {
+    return run_transfer(g, (tn_transfer){.kind = TN_ALL_REDUCE, .reduce = how}, t, t);
 }
 
 tn_work *tn_all_gather(tn_group *g, tn_tensor *out, tn_tensor *t) {
-    static const char name[] = "all_gather";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_tensor(g, t, name) || !good_tensor(g, out, name) || !good_parts(g, out, t, name)) {
-        return fail_group(g);
-    }
-    return issue_transfer(g, (tn_transfer){.kind = TN_ALL_GATHER, .count = tn_count(t)}, t, out);
+    return run_transfer(g, (tn_transfer){.kind = TN_ALL_GATHER}, t, out);
 }
 
 tn_work *tn_reduce_scatter(tn_group *g, tn_tensor *out, tn_tensor *t, tn_reduction how) {
-    static const char name[] = "reduce_scatter";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_reduce(how, name) || !good_tensor(g, t, name) || !good_tensor(g, out, name) ||
-        !good_parts(g, t, out, name)) {
-        return fail_group(g);
-    }
-    return issue_transfer(
-        g, (tn_transfer){.kind = TN_REDUCE_SCATTER, .reduce = how, .count = tn_count(out)}, t, out);
+    return run_transfer(g, (tn_transfer){.kind = TN_REDUCE_SCATTER, .reduce = how}, t, out);
 }
 
 tn_work *tn_broadcast(tn_group *g, tn_tensor *t, int root) {
-    static const char name[] = "broadcast";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_rank(g, root, true, name) || !good_tensor(g, t, name)) { return fail_group(g); }
-    return issue_transfer(
-        g, (tn_transfer){.kind = TN_BROADCAST, .root = root, .count = tn_count(t)}, t, t);
+    return run_transfer(g, (tn_transfer){.kind = TN_BROADCAST, .root = root}, t, t);
 }
 
 tn_work *tn_reduce_to(tn_group *g, tn_tensor *t, int root, tn_reduction how) {
-    static const char name[] = "reduce_to";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_rank(g, root, true, name) || !good_reduce(how, name) || !good_tensor(g, t, name)) {
-        return fail_group(g);
-    }
-    return issue_transfer(
-        g,
-        (tn_transfer){.kind = TN_REDUCE_TO_ROOT, .reduce = how, .root = root, .count = tn_count(t)},
-        t, tn_group_rank(g) == root ? t : NULL);
+    return run_transfer(g, (tn_transfer){.kind = TN_REDUCE_TO_ROOT, .reduce = how, .root = root}, t,
+                        t);
 }
 
 tn_work *tn_gather_to(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
-    static const char name[] = "gather_to";
-    if (!may_begin(g, name)) { return NULL; }
-    bool mine = tn_group_rank(g) == root;
-    if (!good_rank(g, root, true, name) || !good_tensor(g, t, name) ||
-        (mine && (!good_tensor(g, out, name) || !good_parts(g, out, t, name)))) {
-        return fail_group(g);
-    }
-    return issue_transfer(g, (tn_transfer){.kind = TN_GATHER, .root = root, .count = tn_count(t)},
-                          t, mine ? out : NULL);
+    return run_transfer(g, (tn_transfer){.kind = TN_GATHER, .root = root}, t, out);
 }
 
 tn_work *tn_scatter_from(tn_group *g, tn_tensor *out, tn_tensor *t, int root) {
-    static const char name[] = "scatter_from";
-    if (!may_begin(g, name)) { return NULL; }
-    bool mine = tn_group_rank(g) == root;
-    if (!good_rank(g, root, true, name) || !good_tensor(g, out, name) ||
-        (mine && (!good_tensor(g, t, name) || !good_parts(g, t, out, name)))) {
-        return fail_group(g);
-    }
-    return issue_transfer(g,
-                          (tn_transfer){.kind = TN_SCATTER, .root = root, .count = tn_count(out)},
-                          mine ? t : NULL, out);
+    return run_transfer(g, (tn_transfer){.kind = TN_SCATTER, .root = root}, t, out);
 }
 
 tn_work *tn_all_to_all(tn_group *g, tn_tensor *out, tn_tensor *t) {
-    static const char name[] = "all_to_all";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_tensor(g, t, name) || !good_tensor(g, out, name)) { return fail_group(g); }
-    int n = tn_group_size(g);
-    if (t->dims.ndim < 1 || t->dims.size[0] != n || !tn_dims_equal(t->dims, out->dims) ||
-        t->dtype != out->dtype) {
-        tn__raise(t->dtype != out->dtype ? TN_EDTYPE : TN_ESHAPE, name,
-                  "with %d ranks the tensors are %s %s and %s %s (both must begin with [%d])", n,
-                  tn_dtype_name(out->dtype), tn_shape_text(out), tn_dtype_name(t->dtype),
-                  tn_shape_text(t), n);
-        return fail_group(g);
-    }
-    if (!same_place(t, out, name)) { return fail_group(g); }
-    return issue_transfer(g, (tn_transfer){.kind = TN_ALL_TO_ALL, .count = tn_count(t) / n}, t,
-                          out);
+    return run_transfer(g, (tn_transfer){.kind = TN_ALL_TO_ALL}, t, out);
 }
 
 tn_work *tn_send(tn_group *g, tn_tensor *t, int to) {
-    static const char name[] = "send";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_rank(g, to, false, name) || !good_tensor(g, t, name)) { return fail_group(g); }
-    return issue_transfer(g, (tn_transfer){.kind = TN_SEND, .root = to, .count = tn_count(t)}, t,
-                          NULL);
+    return run_transfer(g, (tn_transfer){.kind = TN_SEND, .root = to}, t, NULL);
 }
 
 tn_work *tn_recv(tn_group *g, tn_tensor *t, int from) {
-    static const char name[] = "recv";
-    if (!may_begin(g, name)) { return NULL; }
-    if (!good_rank(g, from, false, name) || !good_tensor(g, t, name)) { return fail_group(g); }
-    return issue_transfer(g, (tn_transfer){.kind = TN_RECV, .root = from, .count = tn_count(t)},
-                          NULL, t);
+    return run_transfer(g, (tn_transfer){.kind = TN_RECV, .root = from}, NULL, t);
 }
 
 /* ---- Barriers and means ---------------------------------------------------------------------- */
@@ -295,16 +280,12 @@ tn_status tn_monitored_barrier(tn_group *g, double timeout) {
         tn__raise(TN_EPEER, name, "group %s, barrier %llu: missing after %g s: rank%s", g->name,
                   (unsigned long long)number, seconds, missing);
     }
-    if (tn__pending()) { fail_group(g); }
+    if (tn__pending()) { tn_group_abort(g, tn_error_message()); }
     return tn_error();
 }
 
 double tn_group_mean(tn_group *g, double sum, double count) {
-    TN_SCOPE;
-    TN__ON_CPU;
     double both[2] = {sum, count};
-    tn_tensor *t = tn_from_data(both, TN_DIMS(2), TN_F64);
-    if (tn_work_wait(tn_all_reduce(g, t, TN_SUM), 0) != TN_OK) { return (double)NAN; }
-    const double *all = tn_data(t);
-    return all[1] != 0 ? all[0] / all[1] : (double)NAN;
+    tn_status status = tn__reduce_values(g, both, 2, TN_F64, TN_SUM);
+    return status == TN_OK && both[1] != 0 ? both[0] / both[1] : (double)NAN;
 }

@@ -56,14 +56,15 @@ static void describe_fingerprint(const tn__fingerprint *f, char *text, size_t si
              f->device == TN_CPU ? "" : " on a device", (unsigned long long)f->sequence);
 }
 
-bool tn__fingerprint_differ(const tn__fingerprint *const *prints, int ranks, char *text,
+bool tn__fingerprint_differ(const tn__fingerprint *first, size_t stride, int ranks, char *text,
                             size_t size) {
     for (int r = 1; r < ranks; r++) {
-        if (!tn__fingerprint_same(prints[0], prints[r])) {
-            char first[192], other[192];
-            describe_fingerprint(prints[0], first, sizeof(first));
-            describe_fingerprint(prints[r], other, sizeof(other));
-            snprintf(text, size, "rank 0 %s, but rank %d %s", first, r, other);
+        const tn__fingerprint *other = (const void *)((const char *)first + (size_t)r * stride);
+        if (!tn__fingerprint_same(first, other)) {
+            char ours[192], theirs[192];
+            describe_fingerprint(first, ours, sizeof(ours));
+            describe_fingerprint(other, theirs, sizeof(theirs));
+            snprintf(text, size, "rank 0 %s, but rank %d %s", ours, r, theirs);
             return true;
         }
     }

@@ -4,7 +4,8 @@
  * ranks meet through a store under a prefix of the group's own, which the engine uses to connect,
  * and the group uses when something fails: a rank that reports nothing is missing.
  */
-#include "distributed/group/group.h"
+#include "distributed/group/fingerprint.h"
+#include "distributed/store/store.h"
 
 #include "core/error.h"
 #include "core/memory.h"
@@ -70,16 +71,19 @@ static bool connect_ranks(tn_group *g, const char *engine) {
     snprintf(name, sizeof(name), "%s%s", engine, strchr(engine, '+') ? "" : "+staged");
     tn__quiet(1);
     tn_engine *e = tn_engine_new(name, &o);
-    if (e && g->options.checked) { e = tn__checked_new(e); }
-    g->engine = e ? tn__calloc_for(1, sizeof(*g->engine), NULL) : NULL;
+    tn__engine_ref *ref = e ? tn__calloc_for(1, sizeof(*ref), NULL) : NULL;
+    bool compares = ref && g->options.checked;
+    g->prints = compares ? tn__calloc_for((size_t)g->size, sizeof(*g->prints), NULL) : NULL;
     tn__quiet(-1);
-    if (!g->engine) {
+    if (!ref || (compares && !g->prints)) {
         if (e) { e->destroy(e); }
+        free(ref);
         tn__raise_again(NULL, "group %s, rank %d of %d, engine %s", g->name, g->rank, g->size,
                         engine);
         return false;
     }
-    *g->engine = (tn__engine_ref){.engine = e, .refs = 1, .process = tn__process()};
+    g->engine = ref;
+    *ref = (tn__engine_ref){.engine = e, .refs = 1, .process = tn__process()};
     snprintf(g->engine_name, sizeof(g->engine_name), "%s", engine);
     return tn__group_start(g);
 }
@@ -124,6 +128,7 @@ void tn_group_free(tn_group *g) {
     tn_store_free(g->reports);
     pthread_cond_destroy(&g->changed);
     pthread_mutex_destroy(&g->lock);
+    free(g->prints);
     free(g->world);
     free(g);
 }
@@ -156,16 +161,13 @@ static void tell_missing(tn_group *g, char *text, size_t text_size) {
     static const double patience = 1, least = 0.1;
     enum { SHOWN = 8 };
     tn_store *s = g->reports;
-    char key[64];
+    char key[64], why[TN_STORE_WHY];
     double deadline = tn__now() + patience;
     size_t length = strlen(text), bytes = (size_t)g->size * sizeof(int);
     int me = g->world[g->rank], missing = 0;
     snprintf(key, sizeof(key), "failed/%d", me);
-    tn_store_call report = {
-        .kind = TN_STORE_SET, .key = key, .data = g->world, .bytes = bytes, .deadline = deadline};
-    if (s->run(s, &report) != TN_OK) {
-        snprintf(text + length, text_size - length, "; the store does not answer either: %s",
-                 report.why);
+    if (tn__store_put(s, key, g->world, bytes, deadline, why) != TN_OK) {
+        snprintf(text + length, text_size - length, "; the store does not answer either: %s", why);
         return;
     }
     suspects asked = {0};
@@ -188,7 +190,8 @@ static void tell_missing(tn_group *g, char *text, size_t text_size) {
     free(asked.ranks);
 }
 
-void tn__read_abort(tn_store *s, double deadline, char *text, size_t text_size) {
+/* What a rank said when it gave up; "" if none did. */
+static void read_abort(tn_store *s, double deadline, char *text, size_t text_size) {
     tn_store_call check = {.kind = TN_STORE_CHECK, .key = "abort", .deadline = deadline},
                   get = {.kind = TN_STORE_GET, .key = "abort", .deadline = deadline};
     *text = 0;
@@ -247,7 +250,7 @@ void tn__group_fail(tn_group *g, tn_status status, const char *why) {
     snprintf(text, sizeof(text), "%s", why);
     if (e) { e->abort(e, why); /* the others must fail too before they can report themselves */ }
     if (e && e->vague) {
-        tn__read_abort(g->store, tn__now() + 1, aborted, sizeof(aborted));
+        read_abort(g->store, tn__now() + 1, aborted, sizeof(aborted));
         if (*aborted) {
             bool told = strstr(why, aborted) != NULL;
             snprintf(text, sizeof(text), "%s%s%s", why, told ? "" : "; ", told ? "" : aborted);
@@ -274,13 +277,7 @@ static void give_up(tn_group *g, const char *reason) {
     snprintf(text, sizeof(text), "rank %d gave up: %s", g->rank, first_cause(reason));
     if (!set_dead(g, TN_EPEER, text) || !g->engine) { return; }
     tn_engine *e = g->engine->engine;
-    if (e->vague) {
-        g->store->run(g->store, &(tn_store_call){.kind = TN_STORE_SET,
-                                                 .key = "abort",
-                                                 .data = text,
-                                                 .bytes = strlen(text),
-                                                 .deadline = tn__now() + 1});
-    }
+    if (e->vague) { tn__store_put(g->store, "abort", text, strlen(text), tn__now() + 1, NULL); }
     e->abort(e, text);
 }
 

@@ -7,6 +7,7 @@
  *     launch_order.c   the order in which operations are launched, over all groups
  *     collectives.c    the public operations: checks, then tn__group_issue
  *     recorder.c       the last 1000 operations
+ *     checked.c        the option `checked`: what ranks compare before an operation
  *     engine.c         engines by name
  *     staged.c         transfers of device memory through a CPU engine
  *     nccl.c           the plugin's engine beside a CPU engine
@@ -24,6 +25,8 @@
 
 /* Seconds; deadlines in clock time stay far from any overflow. */
 #define TN__TIMEOUT_MOST 1e9
+
+typedef struct tn__fingerprint tn__fingerprint; /* fingerprint.h */
 
 /* An engine with a count of who still needs it: the group, and each tensor of tn_group_empty. */
 typedef struct tn__engine_ref {
@@ -69,7 +72,8 @@ struct tn_group {
     tn_store *reports;      /* what ranks say when they fail, of all groups that stem from one */
     tn__engine_ref *engine; /* NULL: one rank, or not a member */
     char engine_name[32];
-    char interface[64]; /* what options.interface points to */
+    tn__fingerprint *prints; /* [size] with options.checked: each rank's; else NULL */
+    char interface[64];      /* what options.interface points to */
     tn_dist_options options;
     int children;      /* groups made from this one */
     int rpcs;          /* tn_rpc_new */
@@ -114,9 +118,6 @@ bool tn__group_usable(tn_group *g, const char *operation);
 /* Queues t with references to its tensors. NULL after raising. */
 tn_work *tn__group_issue(tn_group *g, const tn_transfer *t, tn_tensor *in, tn_tensor *out);
 
-/* What a rank said when it gave up; "" if none did. */
-void tn__read_abort(tn_store *s, double deadline, char *text, size_t text_size);
-
 /* The first failure of g, from any thread: dead, with "group world (shm), rank 0 of 4: …" in
  * front. */
 void tn__group_fail(tn_group *g, tn_status status, const char *why);
@@ -129,6 +130,9 @@ bool tn__group_start(tn_group *g); /* the communication thread; false after rais
 void tn__group_stop(tn_group *g);
 /* Memory from the engine, requested in its thread; NULL when there is none, or after raising. */
 void *tn__group_alloc(tn_group *g, tn_device device, size_t bytes);
+
+/* checked.c: compares w with what the other ranks are about to do. */
+tn_status tn__group_compare(const tn_group *g, const tn_work *w);
 
 /* launch_order.c: the order in which this thread's operations are launched. An operation is in it
  * from its issue until it is launched or dropped. */
@@ -143,11 +147,10 @@ TN_API void tn__transfer_text(const tn_transfer *t, char *text, size_t size);
 tn_engine *tn__local_new(const tn_engine_options *options);
 tn_engine *tn__shm_new(const tn_engine_options *options);
 tn_engine *tn__gloo_new(const tn_engine_options *options);
-/* Engines around another one, the first two to take transfers on devices too. They own `inner`, and
- * destroy it on failure (NULL after raising). */
+/* Engines around another one, to take transfers on devices too. They own `inner`, and destroy it on
+ * failure (NULL after raising). */
 tn_engine *tn__staged_new(tn_engine *inner);
 tn_engine *tn__nccl_new(tn_engine *inner, const tn_engine_options *options);
-TN_API tn_engine *tn__checked_new(tn_engine *inner);
 
 /* recorder.c: the flight recorder of the process. */
 /* returns the entry's number */

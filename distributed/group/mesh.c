@@ -76,11 +76,8 @@ TN__ALIVE_LIST(meshes, "mesh");
 
 tn_mesh *tn_mesh_new(tn_group *g, int n, const int *sizes, const char *const *names) {
     int ranks = tn_group_size(g), step = ranks;
-    if (tn__pending() || !check_sizes(ranks, n, sizes, names)) {
-        tn_group_abort(g, tn_error_message());
-        return NULL;
-    }
-    tn_mesh *m = tn__calloc_for(1, sizeof(*m), "mesh");
+    bool sound = !tn__pending() && check_sizes(ranks, n, sizes, names);
+    tn_mesh *m = sound ? tn__calloc_for(1, sizeof(*m), "mesh") : NULL;
     if (!m) {
         tn_group_abort(g, tn_error_message());
         return NULL;

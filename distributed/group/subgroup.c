@@ -11,6 +11,7 @@
 #include "core/memory.h"
 #include "distributed/group/agree.h"
 #include "distributed/group/group.h"
+#include "distributed/group/values.h"
 #include "distributed/on_cpu.h"
 
 #include <stdio.h>
@@ -116,16 +117,10 @@ tn_group *tn__group_again(tn_group *g, const char *name, double timeout) {
 /* The ranks of g with this rank's colour, ascending, in members[g->size]. Returns how many, or 0
  * after raising. */
 static int find_members(tn_group *g, int colour, int *members) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    const int32_t mine = colour;
-    tn_tensor *one = tn_from_data(&mine, TN_DIMS(1), TN_I32);
-    tn_tensor *all = tn_empty(TN_DIMS(g->size, 1), TN_I32);
-    if (tn_work_wait(tn_all_gather(g, all, one), 0) != TN_OK) { return 0; }
-    const int32_t *colours = tn_data(all);
     int n = 0;
-    for (int r = 0; r < g->size; r++) {
-        if (colours[r] == mine) { members[n++] = r; }
+    if (tn__gather_values(g, &colour, 1, TN_I32, members) != TN_OK) { return 0; }
+    for (int r = 0; r < g->size; r++) { /* colours make room for the ranks of one */
+        if (members[r] == colour) { members[n++] = r; }
     }
     return n;
 }

@@ -57,6 +57,8 @@ static tn_work *take_work(tn__works *list) {
 /* Called outside the lock. */
 static tn_status run_work(tn_group *g, tn_work *w) {
     tn_engine *e = g->engine->engine;
+    tn_status same = g->prints ? tn__group_compare(g, w) : TN_OK;
+    if (same != TN_OK) { return same; }
     if (w->is_alloc) {
         w->allocated = w->t.device.kind == TN_CPU
                            ? e->alloc(e, w->alloc_bytes, w->t.deadline)

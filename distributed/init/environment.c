@@ -6,6 +6,7 @@
 #include "distributed/store/ports.h"
 #include "distributed/store/store.h"
 #include "text/json.h"
+#include "text/number.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -47,12 +48,7 @@ static bool is_set(const reader *r, const char *name) {
 }
 
 static bool number_of(const char *text, int64_t *number) {
-    *number = 0;
-    for (const char *at = text; *at; at++) {
-        if (*at < '0' || *at > '9' || at - text > 15) { return false; }
-        *number = *number * 10 + (*at - '0');
-    }
-    return *text != 0;
+    return *text >= '0' && *text <= '9' && tn__whole_from(text, number);
 }
 
 /* *number keeps its value if the variable is not set. */
@@ -329,14 +325,14 @@ static bool slurm_host(const reader *r) {
     for (int i = 0; i < 3; i++) {
         const char *list = value_of(r, lists[i]);
         if (!list) { continue; }
-        int64_t nodes = tn__nodelist_count(list);
-        if (nodes == 1) {
-            strcpy(e->host, "127.0.0.1");
-            return true;
-        }
-        if (!tn__nodelist_name(list, 0, e->host, sizeof(e->host))) {
+        bool several;
+        if (!tn__nodelist_first(list, e->host, sizeof(e->host), &several)) {
             return tn__fail(TN_EVALUE, r->operation, "%s is \"%.80s\", which is not a node list",
                             lists[i], list);
+        }
+        if (!several) {
+            strcpy(e->host, "127.0.0.1");
+            return true;
         }
         return read_text(r, "SLURM_LAUNCH_NODE_IPADDR", e->second, sizeof(e->second));
     }

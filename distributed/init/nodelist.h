@@ -4,14 +4,8 @@
 
 #include "tern/core.h"
 
-enum { TN__NODES_MOST = 1 << 20 };
-
-/* How many nodes; -1 for what is not a list, or for more than TN__NODES_MOST. */
-TN_API int64_t tn__nodelist_count(const char *list);
-
-/* The name of node `index`, in the order of the list; the last of several brackets varies fastest.
- * False when there is no such node, the list is invalid, or the name does not fit into `size`
- * bytes. */
-TN_API bool tn__nodelist_name(const char *list, int64_t index, char *name, size_t size);
+/* The name of the first node, and whether there are more. False when it is not a list, or the name
+ * does not fit into `size` bytes. */
+TN_API bool tn__nodelist_first(const char *list, char *name, size_t size, bool *several);
 
 #endif

@@ -191,9 +191,6 @@ bool tn__parallel_same_input(tn_group *g, const tn_tensor *x, const tn_module *m
 /* Broadcasts rank `root`'s buffers, and with `parameters` also its parameters. */
 tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameters);
 
-/* All ranks get rank 0's default generator, so that they draw alike. */
-tn_status tn__parallel_share_generator(tn_group *g);
-
 /* tn_parts.sum, where parts->group is a tn_group. */
 tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n);
 /* The ranks that have the rest of a parameter: those of g, then `beyond`, those that had other

@@ -6,6 +6,7 @@
 #include "core/buffer.h"
 #include "core/memory.h"
 #include "distributed/group/agree.h"
+#include "distributed/group/values.h"
 #include "distributed/on_cpu.h"
 #include "distributed/parallel/base.h"
 #include "tensor/recipe.h"
@@ -112,11 +113,8 @@ typedef struct sharing {
 
 /* A parameter whose elements are not made yet: shares how they will be made. */
 static bool share_recipe(const sharing *s, tn_tensor *t) {
-    TN__ON_CPU;
-    struct tn__recipe *mine = t->storage->recipe, theirs;
-    tn_tensor *sent = tn_from_data(mine, TN_DIMS(sizeof(*mine)), TN_U8);
-    if (tn_work_wait(tn_broadcast(s->group, sent, s->root), 0) == TN_OK &&
-        tn_copy_out(sent, &theirs) == TN_OK) {
+    struct tn__recipe *mine = t->storage->recipe, theirs = *mine;
+    if (tn__broadcast_values(s->group, &theirs, sizeof(theirs), TN_U8, s->root) == TN_OK) {
         theirs.device = mine->device;
         *mine = theirs;
     }
@@ -147,15 +145,6 @@ tn_status tn__parallel_share(tn_module *m, tn_group *g, int root, bool parameter
     return tn_error();
 }
 
-tn_status tn__parallel_share_generator(tn_group *g) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_generator *generator = tn_default_generator();
-    tn_tensor *sent = tn_from_data(generator, TN_DIMS(sizeof(*generator)), TN_U8);
-    tn_status status = tn_work_wait(tn_broadcast(g, sent, 0), 0);
-    return status == TN_OK ? tn_copy_out(sent, generator) : status;
-}
-
 void tn__parallel_take_buffers(tn__parallel *p) {
     if (p->buffers_due && p->module->training) {
         p->buffers_due = tn__parallel_share(p->module, p->group, 0, false) != TN_OK ||
@@ -164,11 +153,7 @@ void tn__parallel_take_buffers(tn__parallel *p) {
 }
 
 tn_status tn__parallel_sum_parts(const tn_parts *parts, double *values, int n) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_tensor *t = tn_from_data(values, TN_DIMS(n), TN_F64);
-    tn_status status = tn_work_wait(tn_all_reduce(parts->group, t, TN_SUM), 0);
-    return status == TN_OK ? tn_copy_out(t, values) : status;
+    return tn__reduce_values(parts->group, values, n, TN_F64, TN_SUM);
 }
 
 const tn_parts *tn__parallel_chain(tn_parts *links, int *count, tn_group *g,

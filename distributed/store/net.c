@@ -248,11 +248,9 @@ static int connect_to(const struct addrinfo *at, double deadline, int *error) {
 /* Whether a socket has connected to itself: possible if no one listens at a port from the range for
  * clients. */
 static bool is_own_echo(int fd) {
-    struct sockaddr_storage here = {0}, there = {0};
-    socklen_t here_size = sizeof(here), there_size = sizeof(there);
-    return getsockname(fd, (struct sockaddr *)&here, &here_size) == 0 &&
-           getpeername(fd, (struct sockaddr *)&there, &there_size) == 0 &&
-           here_size == there_size && memcmp(&here, &there, here_size) == 0;
+    uint8_t here[TN__PLACE], there[TN__PLACE];
+    return tn__net_place(fd, false, here) && tn__net_place(fd, true, there) &&
+           memcmp(here, there, sizeof(here)) == 0;
 }
 
 int tn__net_connect(const struct addrinfo *at, double deadline, int *error) {

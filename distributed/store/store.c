@@ -26,6 +26,15 @@ tn_status tn__store_late(tn_store_call *c, double seconds) {
     return tn__why(c->why, TN_EPEER, "\"%.120s\" was not set within %.1f seconds", c->key, seconds);
 }
 
+tn_status tn__store_put(tn_store *s, const char *key, const void *data, size_t bytes,
+                        double deadline, char *why) {
+    tn_store_call c = {
+        .kind = TN_STORE_SET, .key = key, .data = data, .bytes = bytes, .deadline = deadline};
+    tn_status status = s->run(s, &c);
+    if (why) { memcpy(why, c.why, TN_STORE_WHY); }
+    return status;
+}
+
 char *tn__store_text(tn_store_call *c) {
     char *text = tn__realloc(c->value.data, c->value.bytes + 1);
     if (text) {

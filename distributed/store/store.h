@@ -19,6 +19,10 @@ tn_status tn__why(char *why, tn_status status, const char *format, ...) TN_PRINT
 /* That the key was not set in time; returns TN_EPEER. */
 tn_status tn__store_late(tn_store_call *c, double seconds);
 
+/* Sets a key. The reason of a failure goes to why[TN_STORE_WHY], unless that is NULL. */
+tn_status tn__store_put(tn_store *s, const char *key, const void *data, size_t bytes,
+                        double deadline, char *why);
+
 /* The value with a 0 after it, which the caller frees. NULL: there is no memory, and c->why says
  * so. */
 char *tn__store_text(tn_store_call *c);

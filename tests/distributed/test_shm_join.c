@@ -151,6 +151,5 @@ PLAIN_TEST(test_arguments) {
     assert_null(tn_engine_new("shm", &o));
     take_why();
     assert_contains(why, "no store");
-    assert_null(tn__checked_new(NULL));
     tn_store_free(store);
 }

@@ -10,21 +10,14 @@
 enum { VARIABLES = 64 };
 
 static void check_list(const char *list) {
-    int64_t count = tn__nodelist_count(list);
     char name[128], again[128];
-    must_hold(count == -1 || (count >= 1 && count <= TN__NODES_MOST), "a number of nodes");
-    int64_t places[] = {0, count / 2, count - 1};
-    for (int i = 0; count > 0 && i < 3; i++) {
-        if (tn__nodelist_name(list, places[i], name, sizeof(name))) {
-            must_hold(*name && !strpbrk(name, "[], "), "an invalid name");
-            must_hold(tn__nodelist_count(name) == 1 &&
-                          tn__nodelist_name(name, 0, again, sizeof(again)) &&
-                          strcmp(name, again) == 0,
-                      "a name that is not a list of itself");
-        }
+    bool several;
+    if (tn__nodelist_first(list, name, sizeof(name), &several)) {
+        must_hold(*name && !strpbrk(name, "[], "), "an invalid name");
+        must_hold(tn__nodelist_first(name, again, sizeof(again), &several) && !several &&
+                      strcmp(name, again) == 0,
+                  "a name that is not a list of itself");
     }
-    must_hold(!tn__nodelist_name(list, count < 0 ? 0 : count, name, sizeof(name)),
-              "one name too many");
 }
 
 static void check_environment(const char *const *variables) {

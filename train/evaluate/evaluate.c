@@ -10,6 +10,7 @@
 #include "autograd/mode.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/group/values.h"
 #include "distributed/on_cpu.h"
 #include "models/language.h"
 #include "tern/nn.h"
@@ -191,16 +192,10 @@ static bool shares_sequences(const tn__loss_rule *rule, const tn_group *g) {
 /* Ranks that have different blocks of a matrix, or positions of one sequence, compute a batch
  * together: they must not be given batches of their own. False after raising, on all ranks. */
 static bool ranks_alike(const evaluation *e, const tn__loss_rule *rule) {
-    TN_SCOPE;
-    TN__ON_CPU;
     first_block mine = {.slice = 0};
     tn_module_each(e->model, (tn_walk){0}, find_block, &mine);
     int64_t ends[] = {mine.slice, -mine.slice, shares_sequences(rule, e->group)};
-    tn_tensor *most = tn_from_data(ends, TN_DIMS(3), TN_I64);
-    if (tn_work_wait(tn_all_reduce(e->group, most, TN_MAX), 0) != TN_OK ||
-        tn_copy_out(most, ends) != TN_OK) {
-        return false;
-    }
+    if (tn__reduce_values(e->group, ends, 3, TN_I64, TN_MAX) != TN_OK) { return false; }
     bool blocks = ends[0] != -ends[1];
     if (blocks || ends[2]) {
         tn__raise(TN_EVALUE, e->rows->operation,

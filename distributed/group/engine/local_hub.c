@@ -3,6 +3,7 @@
 
 #include "core/error.h"
 #include "core/memory.h"
+#include "distributed/store/store.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -35,14 +36,11 @@ static void hub_free(tn__hub *h) {
 static tn__hub *hub_announce(const tn_engine_options *o) {
     tn__hub *h = hub_new(o->ranks);
     if (!h) { return NULL; }
-    tn_store_call c = {.kind = TN_STORE_SET,
-                       .key = "hub",
-                       .data = (const void *)&h,
-                       .bytes = sizeof(h),
-                       .deadline = o->deadline};
-    tn_status status = o->store->run(o->store, &c);
+    char why[TN_STORE_WHY];
+    tn_status status =
+        tn__store_put(o->store, "hub", (const void *)&h, sizeof(h), o->deadline, why);
     if (status == TN_OK) { return h; }
-    tn__raise(status, NULL, "%s", c.why);
+    tn__raise(status, NULL, "%s", why);
     hub_free(h);
     return NULL;
 }

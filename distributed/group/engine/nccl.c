@@ -9,19 +9,14 @@
 #include "core/plugin.h"
 #include "distributed/group/engine/gloo/gloo.h"
 #include "distributed/group/group.h"
-#include "distributed/store/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Seconds that the store may take to say whether a rank has given up. */
-static const double store_seconds = 1;
-
 typedef struct pair {
     tn_engine base;
     tn_engine *host, *gpu;
-    tn_store *store;
 } pair;
 
 /* ---- The plugin ------------------------------------------------------------------------------ */
@@ -53,19 +48,12 @@ bool tn__nccl_is_there(void) {
 
 /* ---- Failing --------------------------------------------------------------------------------- */
 
-/* Whether a rank has given up or is gone, as far as can be known without waiting. */
-static tn_status nccl_check(tn_engine *base, bool all) {
-    pair *p = (pair *)base;
-    if (p->host->check) { return p->host->check(p->host, all); }
-    char said[400];
-    tn__read_abort(p->store, tn__now() + store_seconds, said, sizeof(said));
-    return *said ? tn__raise(TN_EPEER, NULL, "%s", said) : TN_OK;
-}
-
-/* The same for the plugin, which takes the error, perhaps while its group is freed. */
+/* Whether a rank has given up or is gone, as far as can be known without waiting. The plugin takes
+ * the error, perhaps while its group is freed. */
 static tn_status check_peers(void *user, bool all) {
+    const pair *p = user;
     tn__quiet(1);
-    tn_status status = nccl_check(user, all);
+    tn_status status = p->host->check(p->host, all);
     tn__quiet(-1);
     return status;
 }
@@ -123,7 +111,6 @@ static void nccl_destroy(tn_engine *base) {
     pair *p = (pair *)base;
     if (p->gpu) { p->gpu->destroy(p->gpu); }
     p->host->destroy(p->host);
-    tn_store_free(p->store);
     free(p);
 }
 
@@ -174,7 +161,6 @@ tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o) {
         return NULL;
     }
     p->host = host;
-    p->store = tn__store_keep(o->store);
     p->base = (tn_engine){.size = sizeof(tn_engine),
                           .version = TN_ENGINE_VERSION,
                           .name = "nccl",
@@ -189,7 +175,6 @@ tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o) {
                           .abort = nccl_stop,
                           .alloc = host->alloc ? nccl_alloc : NULL,
                           .free = host->alloc ? nccl_release : NULL,
-                          .check = nccl_check,
                           .leave = nccl_leave,
                           .destroy = nccl_destroy};
     p->gpu = nccl_join(p, o);

@@ -286,11 +286,6 @@ static void staged_release(tn_engine *base, void *memory) {
     inner->free(inner, memory);
 }
 
-static tn_status staged_check(tn_engine *base, bool all) {
-    tn_engine *inner = ((staged *)base)->inner;
-    return inner->check(inner, all);
-}
-
 static void staged_leave(tn_engine *base) {
     tn_engine *inner = ((staged *)base)->inner;
     inner->leave(inner);
@@ -329,7 +324,6 @@ tn_engine *tn__staged_new(tn_engine *inner) {
                           .abort = staged_stop,
                           .alloc = inner->alloc ? staged_alloc : NULL,
                           .free = inner->alloc ? staged_release : NULL,
-                          .check = inner->check ? staged_check : NULL,
                           .leave = inner->leave ? staged_leave : NULL,
                           .destroy = staged_destroy};
     return &s->base;

@@ -92,14 +92,13 @@ static tn__fsdp_kind kind_of(const tn_entry *entry) {
     return (tn__fsdp_kind){.dtype = t->dtype,
                            .compute = tn_module_compute_dtype(entry->owner, t->dtype),
                            .grad = t->leaf->grad_dtype,
-                           .device = t->storage->device,
                            .frozen = !tn_requires_grad(t),
                            .tied = is_copied(entry)};
 }
 
 static bool same_kind(const tn__fsdp_kind *a, const tn__fsdp_kind *b) {
     return a->dtype == b->dtype && a->compute == b->compute && a->grad == b->grad &&
-           tn__same_device(a->device, b->device) && a->frozen == b->frozen && a->tied == b->tied;
+           a->frozen == b->frozen && a->tied == b->tied;
 }
 
 /* Other hooks on a leaf expect whole gradients, so they are refused. The strategy's own hook is the
@@ -238,6 +237,7 @@ bool tn__fsdp_start(tn__parallel *p, const void *plan) {
     const tn__fsdp_plan *how = plan;
     s->options = how->options;
     s->params = p->params;
+    s->device = p->count > 0 ? tn_device_of(s->params->base.leaf) : tn_cpu();
     if (!find_units(s) || !claim_params(s)) { return false; }
     make_sets(s, how->alone);
     s->options.units = s->options.ignore = NULL;

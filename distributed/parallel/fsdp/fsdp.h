@@ -45,9 +45,8 @@ typedef struct tn__fsdp_unit tn__fsdp_unit;
 /* The properties that parameters in one message must share. */
 typedef struct tn__fsdp_kind {
     tn_dtype dtype, compute, grad; /* of the parameter, of what forwards read, of the gradient */
-    tn_device device;
-    bool frozen; /* at attaching */
-    bool tied;   /* other stages have it too, and sum its gradients: cut alike there, its own set */
+    bool frozen;                   /* at attaching */
+    bool tied; /* other stages have it too, and sum its gradients: cut alike there, its own set */
 } tn__fsdp_kind;
 
 typedef struct tn__fsdp_param {
@@ -127,10 +126,9 @@ typedef struct tn__fsdp_order {
     int at; /* how many were needed in this pass */
 } tn__fsdp_order;
 
-/* Two buffers that the units' gradients of one dtype and device use in turn. */
+/* Two buffers that the units' gradients of one dtype use in turn. */
 typedef struct tn__fsdp_pool {
     tn_dtype dtype;
-    tn_device device;
     int64_t count; /* elements of the largest set */
     tn__fsdp_buffer buffers[2];
 } tn__fsdp_pool;
@@ -139,6 +137,7 @@ struct tn_fsdp_state {
     tn__parallel base;
     tn_fsdp_options options; /* without its strings, which are the caller's */
     tn_fsdp_stats stats;
+    tn_device device; /* of all parameters */
     tn_parts *chains; /* [chain_count], with room for one per parameter: who has the rest of one */
     int chain_count;
 
@@ -164,7 +163,7 @@ static inline tn__fsdp_unit *tn__fsdp_rest(const tn_fsdp_state *s) {
 
 /* Where parts are stored and stepped. */
 static inline tn_device tn__fsdp_home(const tn__fsdp_set *set) {
-    return set->fsdp->options.offload ? tn_cpu() : set->kind.device;
+    return set->fsdp->options.offload ? tn_cpu() : set->fsdp->device;
 }
 
 /* ---- attach.c -------------------------------------------------------------------------------- */

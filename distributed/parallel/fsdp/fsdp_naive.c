@@ -68,9 +68,9 @@ static void average_grad(tn_tensor *whole, void *user) {
     if (!p->base.of->sync) { return; }
     tn_group *g = p->base.of->group;
     tn_tensor *grad = tn_grad_of(whole);
-    tn_tensor *mine = tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad);
+    tn_tensor *mine = tn_empty_on(set->fsdp->device, TN_DIMS(set->each), set->kind.grad);
     tn_dims dims = TN_DIMS(tn_group_size(g), set->each); /* the gradient, then zeros */
-    tn_tensor *all = tn_zero_(tn_empty_on(set->kind.device, dims, set->kind.grad));
+    tn_tensor *all = tn_zero_(tn_empty_on(set->fsdp->device, dims, set->kind.grad));
     tn_copy_(tn_alias(all, 0, tn_shape(grad)), grad);
     if (tn__parallel_wait(tn_reduce_scatter(g, mine, all, TN_MEAN)) == TN_OK) {
         tn_tensor *piece = tn_keep(tn_alias(mine, p->place, TN_DIMS(p->length)));

@@ -10,8 +10,7 @@
 #include "distributed/parallel/fsdp/fsdp.h"
 #include "tern/sys/device.h"
 
-/* ---- The parts' gradients
- * ---------------------------------------------------------------------------- */
+/* ---- The parts' gradients -------------------------------------------------------------------- */
 
 /* Gives the part its place in the set's part gradients, even while it is frozen. */
 static bool hold_part_grad(const tn__fsdp_param *p) {
@@ -35,25 +34,21 @@ bool tn__fsdp_make_part_grads(tn__fsdp_set *set) {
 
 /* ---- Buffers for gradients ------------------------------------------------------------------- */
 
-/* The buffers that all sets of the dtype and device share; NULL: none. */
-static tn__fsdp_pool *find_pool(const tn_fsdp_state *s, const tn__fsdp_kind *kind) {
+/* The buffers that all sets whose gradients have the dtype share; NULL: none. */
+static tn__fsdp_pool *find_pool(const tn_fsdp_state *s, tn_dtype dtype) {
     for (int i = 0; i < s->pool_count; i++) {
-        tn__fsdp_pool *pool = &s->pools[i];
-        if (pool->dtype == kind->grad && tn__same_device(pool->device, kind->device)) {
-            return pool;
-        }
+        if (s->pools[i].dtype == dtype) { return &s->pools[i]; }
     }
     return NULL;
 }
 
-static bool make_buffer(tn_fsdp_state *s, tn__fsdp_buffer *b, const tn__fsdp_kind *kind,
-                        int64_t count) {
+static bool make_buffer(tn_fsdp_state *s, tn__fsdp_buffer *b, tn_dtype dtype, int64_t count) {
     TN_SCOPE;
-    tn_tensor *flat = tn_group_empty_on(s->base.group, kind->device, TN_DIMS(count), kind->grad);
+    tn_tensor *flat = tn_group_empty_on(s->base.group, s->device, TN_DIMS(count), dtype);
     flat = tn_zero_(flat); /* the gaps between gradients are sent too */
     if (!tn_is_inert(flat)) {
         b->flat = tn_keep(flat);
-        s->stats.buffers += count * (int64_t)tn_dtype_size(kind->grad);
+        s->stats.buffers += count * (int64_t)tn_dtype_size(dtype);
     }
     return b->flat != NULL;
 }
@@ -70,10 +65,10 @@ static bool shares_buffers(const tn__fsdp_set *set) {
 
 static void join_pool(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
-    tn__fsdp_pool *pool = find_pool(s, &set->kind);
+    tn__fsdp_pool *pool = find_pool(s, set->kind.grad);
     if (!pool) {
         pool = &s->pools[s->pool_count++];
-        *pool = (tn__fsdp_pool){.dtype = set->kind.grad, .device = set->kind.device};
+        *pool = (tn__fsdp_pool){.dtype = set->kind.grad};
     }
     pool->count = grad_count(set) > pool->count ? grad_count(set) : pool->count;
 }
@@ -85,14 +80,13 @@ bool tn__fsdp_make_buffers(tn_fsdp_state *s) {
         if (shares_buffers(set)) {
             join_pool(set);
         } else {
-            make_buffer(s, &set->own, &set->kind, grad_count(set));
+            make_buffer(s, &set->own, set->kind.grad, grad_count(set));
         }
     }
     for (int i = 0; i < s->pool_count && !tn__pending(); i++) {
         tn__fsdp_pool *pool = &s->pools[i];
-        tn__fsdp_kind kind = {.grad = pool->dtype, .device = pool->device};
         for (int k = 0; k < 2; k++) {
-            make_buffer(s, &pool->buffers[k], &kind, pool->count);
+            make_buffer(s, &pool->buffers[k], pool->dtype, pool->count);
         }
     }
     return !tn__pending();
@@ -108,7 +102,7 @@ void tn__fsdp_drop_buffers(tn_fsdp_state *s) {
 bool tn__fsdp_thaw(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
     return tn__fsdp_make_part_grads(set) &&
-           (shares_buffers(set) || make_buffer(s, &set->own, &set->kind, grad_count(set)));
+           (shares_buffers(set) || make_buffer(s, &set->own, set->kind.grad, grad_count(set)));
 }
 
 static tn__fsdp_buffer *idle_buffer(const tn__fsdp_pool *pool) {
@@ -183,7 +177,7 @@ static bool parts_are_stale(const tn__fsdp_set *set) {
 
 /* Whether the scatter writes where parts are stored. */
 static bool arrives_at_home(const tn__fsdp_set *set) {
-    return tn__same_device(set->kind.device, tn__fsdp_home(set));
+    return tn__same_device(set->fsdp->device, tn__fsdp_home(set));
 }
 
 static void bring_home(tn__fsdp_set *set) {
@@ -222,7 +216,7 @@ void tn__fsdp_arrive_all(tn_fsdp_state *s) {
  * TN_NO_SYNC), the set gets its own and keeps it. */
 static tn__fsdp_buffer *choose_buffer(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
-    const tn__fsdp_pool *pool = find_pool(s, &set->kind);
+    const tn__fsdp_pool *pool = find_pool(s, set->kind.grad);
     tn__fsdp_buffer *b = NULL;
     if (!set->own.flat && pool && pool->count >= grad_count(set)) {
         b = idle_buffer(pool);
@@ -245,7 +239,9 @@ bool tn__fsdp_place_grads(tn__fsdp_set *set) {
     TN_SCOPE;
     if (!set->buffer) {
         tn__fsdp_buffer *b = choose_buffer(set);
-        if (!b->flat && !make_buffer(set->fsdp, b, &set->kind, grad_count(set))) { return false; }
+        if (!b->flat && !make_buffer(set->fsdp, b, set->kind.grad, grad_count(set))) {
+            return false;
+        }
         b->user = set;
         set->buffer = b;
     }
@@ -275,8 +271,8 @@ void tn__fsdp_scatter(tn__fsdp_set *set) {
     tn_fsdp_state *s = set->fsdp;
     fill_gaps(set);
     bool in_place = arrives_at_home(set) && parts_are_stale(set);
-    set->arrived = tn_keep(
-        in_place ? set->grad : tn_empty_on(set->kind.device, TN_DIMS(set->each), set->kind.grad));
+    set->arrived =
+        tn_keep(in_place ? set->grad : tn_empty_on(s->device, TN_DIMS(set->each), set->kind.grad));
     tn_dims all = TN_DIMS(tn_group_size(s->base.group), set->each);
     set->sent = tn_flight_now();
     set->scatter = tn_reduce_scatter(s->base.group, set->arrived,

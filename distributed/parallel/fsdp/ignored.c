@@ -21,7 +21,7 @@ void tn__fsdp_put_aside(tn__fsdp_param *p) {
 static tn_tensor *grad_or_zeros(const tn__fsdp_param *p) {
     tn_tensor *leaf = p->base.leaf;
     if (!tn_grad_of(leaf)) {
-        tn_set_grad(leaf, tn_zero_(tn_empty_on(p->kind.device, tn_shape(leaf), p->kind.grad)));
+        tn_set_grad(leaf, tn_zero_(tn_empty_on(tn_device_of(leaf), tn_shape(leaf), p->kind.grad)));
     }
     return tn_grad_of(leaf);
 }

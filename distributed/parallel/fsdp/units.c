@@ -55,7 +55,7 @@ static void lay_out(tn__fsdp_set *set) {
 /* (ranks each) without bytes; NULL after raising. */
 static tn_tensor *make_flat(const tn__fsdp_set *set, tn_dtype dtype) {
     int64_t count = set->each * tn_group_size(set->fsdp->base.group);
-    tn_tensor *flat = tn_empty_on(set->kind.device, TN_DIMS(count), dtype);
+    tn_tensor *flat = tn_empty_on(set->fsdp->device, TN_DIMS(count), dtype);
     return tn_storage_empty(flat) == TN_OK ? tn_keep(flat) : NULL;
 }
 
@@ -174,7 +174,7 @@ static tn_work *gather_flat(const tn__fsdp_set *set, tn_tensor *flat, tn_tensor 
     }
     s->stats.gathers++;
     tn_dims all = TN_DIMS(tn_group_size(s->base.group), set->each);
-    part = tn_to(part, set->kind.device); /* another tensor with offload: the gather holds it */
+    part = tn_to(part, s->device); /* another tensor with offload: the gather holds it */
     return tn_all_gather(s->base.group, tn_alias(flat, 0, all), part);
 }
 

@@ -8,14 +8,10 @@
  * other stages wait. What a step does instead is in step.c.
  */
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
+#include "distributed/group/values.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 #include "nn/cache.h"
 #include "nn/layer.h"
-
-#include <string.h>
-
-enum { FIXED = 3, HEADER = FIXED + TN_MAX_DIMS };
 
 static bool is_generating(const tn_pipeline *p) {
     return p->family && tn__cache_open(p->family->cache(p->module));
@@ -23,37 +19,23 @@ static bool is_generating(const tn_pipeline *p) {
 
 /* ---- What travels ---------------------------------------------------------------------------- */
 
-/* Shape, dtype, and how many random numbers were drawn before it. False after raising. */
-static bool send_form(tn_group *g, int root, int64_t numbers[HEADER]) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_tensor *t = tn_from_data(numbers, TN_DIMS(HEADER), TN_I64);
-    return tn_work_wait(tn_broadcast(g, t, root), 0) == TN_OK && tn_copy_out(t, numbers) == TN_OK;
-}
-
 /* x of the group's rank `root`, on all of its ranks, which then draw as if they had computed it. */
 static tn_tensor *share_from(const tn_pipeline *p, tn_group *g, int root, tn_tensor *x) {
     tn_generator *generator = tn_default_generator();
     bool mine = tn_group_rank(g) == root;
-    int64_t numbers[HEADER] = {0};
+    tn__pipe_boundary form = {0};
     if (mine) {
         x = tn_contiguous(tn_detach(x));
-        tn_dims dims = tn_shape(x);
-        numbers[0] = dims.ndim;
-        numbers[1] = tn_dtype_of(x);
-        numbers[2] = (int64_t)generator->call;
-        memcpy(numbers + FIXED, dims.size, sizeof(dims.size));
+        form.dims = tn_shape(x);
+        form.dtype = tn_dtype_of(x);
+        form.draws = generator->call;
     }
-    if (tn__pending() || !send_form(g, root, numbers)) { return tn_inert(); }
-    if (numbers[0] < 0 || numbers[0] > TN_MAX_DIMS) {
-        tn__raise(TN_EMISMATCH, "pipeline", "rank %d of the group sends something else", root);
+    if (tn__pending() || tn__broadcast_values(g, &form, sizeof(form), TN_U8, root) != TN_OK) {
         return tn_inert();
     }
     if (!mine) {
-        tn_dims dims = {.ndim = (int)numbers[0]};
-        memcpy(dims.size, numbers + FIXED, sizeof(dims.size));
-        x = tn_empty_on(p->device, dims, (tn_dtype)numbers[1]);
-        generator->call = (uint64_t)numbers[2];
+        x = tn_empty_on(p->device, form.dims, form.dtype);
+        generator->call = form.draws;
     }
     return tn_work_wait(tn_broadcast(g, x, root), 0) == TN_OK ? x : tn_inert();
 }

@@ -15,7 +15,10 @@
 
 #include <stdlib.h>
 
-enum { FIXED = 6, HEADER = FIXED + TN_MAX_DIMS };
+typedef struct header {
+    tn__pipe_boundary boundary;
+    int64_t micros, backward; /* the sender's call */
+} header;
 
 /* ---- Making ---------------------------------------------------------------------------------- */
 
@@ -155,12 +158,8 @@ static void send_tensor(tn_group *g, tn__pipe_sends *sends, tn_tensor *t) {
 static void send_header(const tn_pipeline *p, tn__pipe_sends *sends, const tn__pipe_boundary *b) {
     TN_SCOPE;
     TN__ON_CPU;
-    int64_t numbers[HEADER] = {b->dims.ndim,        b->dtype,   (int64_t)b->draws, b->positions,
-                               p->schedule->micros, p->backward};
-    for (int i = 0; i < b->dims.ndim; i++) {
-        numbers[FIXED + i] = b->dims.size[i];
-    }
-    send_tensor(p->outputs_to, sends, tn_from_data(numbers, TN_DIMS(HEADER), TN_I64));
+    const header h = {*b, p->schedule->micros, p->backward};
+    send_tensor(p->outputs_to, sends, tn_from_data(&h, TN_DIMS(sizeof(h)), TN_U8));
 }
 
 void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y) {
@@ -200,23 +199,11 @@ static bool same_call(const tn_pipeline *p, int64_t micros, int64_t backward) {
 static void receive_header(const tn_pipeline *p, tn__pipe_boundary *b) {
     TN_SCOPE;
     TN__ON_CPU;
-    int64_t numbers[HEADER] = {0};
-    tn_tensor *t = tn_empty(TN_DIMS(HEADER), TN_I64);
+    header h = {0};
+    tn_tensor *t = tn_empty(TN_DIMS(sizeof(h)), TN_U8);
     tn_group *g = p->outputs.group;
     tn_work_wait(tn_recv(g, t, other_rank(g)), 0);
-    if (tn_copy_out(t, numbers) != TN_OK || !same_call(p, numbers[4], numbers[5])) { return; }
-    if (numbers[0] < 0 || numbers[0] > TN_MAX_DIMS) {
-        tn__raise(TN_EMISMATCH, "pipeline", "the neighbour sends something else");
-        return;
-    }
-    *b = (tn__pipe_boundary){.known = true,
-                             .dims = {.ndim = (int)numbers[0]},
-                             .dtype = (tn_dtype)numbers[1],
-                             .draws = (uint64_t)numbers[2],
-                             .positions = numbers[3]};
-    for (int i = 0; i < b->dims.ndim; i++) {
-        b->dims.size[i] = numbers[FIXED + i];
-    }
+    if (tn_copy_out(t, &h) == TN_OK && same_call(p, h.micros, h.backward)) { *b = h.boundary; }
 }
 
 /* Posts the receive of the neighbour's next message. False after raising. */
@@ -230,7 +217,7 @@ static bool post_next(tn__pipe_inbox *b, const tn__pipe_boundary *boundary, tn_d
 
 /* Posts the receives up to this message and some ahead, then waits for it. A boundary's header
  * comes before its first message. */
-static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro) {
+tn_tensor *tn__pipe_take(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro) {
     int at = 0;
     while (b->order[at].stage != boundary || b->order[at].micro != micro) {
         at++; /* the schedule is complete, so it is there */
@@ -247,12 +234,4 @@ static tn_tensor *take_message(tn_pipeline *p, tn__pipe_inbox *b, int boundary, 
     b->tensors[at] = NULL;
     b->taken++;
     return status == TN_OK ? t : tn_inert();
-}
-
-tn_tensor *tn__pipe_take_output(tn_pipeline *p, int boundary, int micro) {
-    return take_message(p, &p->outputs, boundary, micro);
-}
-
-tn_tensor *tn__pipe_take_gradient(tn_pipeline *p, int boundary, int micro) {
-    return take_message(p, &p->gradients, boundary, micro);
 }

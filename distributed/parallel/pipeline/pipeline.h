@@ -109,8 +109,7 @@ void tn__pipe_links_end(tn_pipeline *p, tn__pipe_sends *sends);
 /* Sends stage `boundary`'s output to the next, or its gradient back. Returns at once. */
 void tn__pipe_send_output(tn_pipeline *p, tn__pipe_sends *sends, int boundary, tn_tensor *y);
 void tn__pipe_send_gradient(tn_pipeline *p, tn__pipe_sends *sends, tn_tensor *dy);
-/* Waits for it; inert after raising. */
-tn_tensor *tn__pipe_take_output(tn_pipeline *p, int boundary, int micro);
-tn_tensor *tn__pipe_take_gradient(tn_pipeline *p, int boundary, int micro);
+/* Waits for one of p's `outputs` or `gradients`; inert after raising. */
+tn_tensor *tn__pipe_take(tn_pipeline *p, tn__pipe_inbox *b, int boundary, int micro);
 
 #endif

@@ -19,7 +19,7 @@
 #include "autograd/halves.h"
 #include "autograd/leaf.h"
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
+#include "distributed/group/values.h"
 #include "distributed/parallel/pipeline/pipeline.h"
 #include "nn/layer.h"
 
@@ -64,8 +64,8 @@ static void mark_action(const char *prefix, tn_pipe_action a, double began) {
 /* Waits for what this action of another rank sends. */
 static tn_tensor *wait_for(tn_pipeline *p, tn_pipe_action a) {
     double began = tn_flight_now();
-    tn_tensor *t = a.what == 'F' ? tn__pipe_take_output(p, a.stage, a.micro)
-                                 : tn__pipe_take_gradient(p, a.stage - 1, a.micro);
+    tn_tensor *t = a.what == 'F' ? tn__pipe_take(p, &p->outputs, a.stage, a.micro)
+                                 : tn__pipe_take(p, &p->gradients, a.stage - 1, a.micro);
     mark_action("wait for ", a, began);
     return t;
 }
@@ -249,15 +249,11 @@ static void put_aside(tn_pipeline *p) {
 
 /* Whether any of the ranks has a gradient of this step. False after raising. */
 static bool any_gradient(const tn__pipe_tie *tie, const tn_tensor *stored) {
-    TN_SCOPE;
-    TN__ON_CPU;
     bool trained = stored && tn_requires_grad(stored);
-    const int32_t mine[] = {trained, trained && tn_grad_of(stored)};
-    tn_tensor *sum = tn_from_data(mine, TN_DIMS(2), TN_I32);
-    if (tn__pending() || tn_work_wait(tn_all_reduce(tie->group, sum, TN_SUM), 0) != TN_OK) {
+    int32_t all[] = {trained, trained && tn_grad_of(stored)};
+    if (tn__pending() || tn__reduce_values(tie->group, all, 2, TN_I32, TN_SUM) != TN_OK) {
         return false;
     }
-    const int32_t *all = tn_data(sum);
     if (all[0] > 0 && all[0] < tn_group_size(tie->group)) {
         return tn__fail(TN_EMISMATCH, "pipeline", "%s is frozen on some of the ranks that share it",
                         tie->path);
@@ -352,14 +348,12 @@ static bool step_begin(step *s) {
 /* The mean over micro-batches, known to the last stage's rank, on all ranks; NaN after raising. */
 static double mean_loss(const step *s) {
     TN_SCOPE;
-    TN__ON_CPU;
     double sum = 0;
     for (int i = 0; i < s->micros && !tn__pending(); i++) {
         sum += s->losses[i] ? tn_item(s->losses[i]) : 0;
     }
-    tn_tensor *all = tn_from_data(&sum, TN_DIMS(1), TN_F64);
-    tn_work_wait(tn_all_reduce(s->p->group, all, TN_SUM), 0);
-    return tn__pending() ? NAN : tn_item(all) / s->micros;
+    tn__reduce_values(s->p->group, &sum, 1, TN_F64, TN_SUM);
+    return tn__pending() ? NAN : sum / s->micros;
 }
 
 static void step_end(step *s) {

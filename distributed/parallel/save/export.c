@@ -3,8 +3,8 @@
  * the ranks that have pieces send them. At the end, even after a failure, it asks for nothing. */
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
 #include "distributed/group/agree.h"
+#include "distributed/group/values.h"
 #include "distributed/parallel/save/manifest.h"
 #include "io/module.h"
 #include "models/weights/hf.h"
@@ -88,11 +88,8 @@ enum { NOTHING_MORE = -1 };
 
 /* The index in manifest->sorted that rank 0 asks for; NOTHING_MORE also after raising. */
 static int64_t ask_for(const exporter *e, int64_t first) {
-    TN_SCOPE;
-    TN__ON_CPU;
-    tn_tensor *number = tn_from_data(&first, TN_DIMS(1), TN_I64);
-    if (tn_work_wait(tn_broadcast(e->world, number, 0), 0) != TN_OK) { return NOTHING_MORE; }
-    return *(const int64_t *)tn_data(number);
+    bool asked = tn__broadcast_values(e->world, &first, 1, TN_I64, 0) == TN_OK;
+    return asked ? first : NOTHING_MORE;
 }
 
 /* Rank 0: the whole of a parameter, when its turn in the file comes. */

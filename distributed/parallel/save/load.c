@@ -6,8 +6,9 @@
  */
 #include "core/error.h"
 #include "core/memory.h"
-#include "distributed/on_cpu.h"
 #include "distributed/group/agree.h"
+#include "distributed/group/values.h"
+#include "distributed/on_cpu.h"
 #include "distributed/parallel/save/saver.h"
 #include "io/checkpoint/checkpoint.h"
 #include "tern/sys/tensor.h"
@@ -133,14 +134,9 @@ tn_status tn_saver_load(tn_saver *s, tn_checkpoint *c, bool *found) {
 int64_t tn__saver_newest(tn_saver *s, const char *operation) {
     if (!begin_load(s, operation)) { return -1; }
     int64_t step = s->rank == 0 ? tn__step_newest(s->folder, operation) : -1;
-    void *data = &step;
-    size_t bytes = sizeof(step);
-    if (share_found(s->world, &data, &bytes, operation) != TN_OK) { return -1; }
-    if (s->rank != 0) {
-        memcpy(&step, data, sizeof(step));
-        tn_bytes_free(data);
-    }
-    return step;
+    bool found = tn__agree(s->world, NULL, operation) == TN_OK &&
+                 tn__broadcast_values(s->world, &step, 1, TN_I64, 0) == TN_OK;
+    return found ? step : -1;
 }
 
 tn_status tn_saver_clear(tn_saver *s) {

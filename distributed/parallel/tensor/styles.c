@@ -14,6 +14,7 @@
  * used there see a part of the positions, so their gradients are summed: they are read through
  * tn_dist_copy.
  */
+#include "distributed/group/values.h"
 #include "distributed/parallel/tensor/tensor.h"
 
 #include "autograd/mode.h"
@@ -131,7 +132,7 @@ static void make_alike(tn__tp *tp, const tn_tensor *x, bool generating) {
     bool due = tn__compare_due(&tp->compared, m) && x && !tn_is_inert(x);
     tn__parallel_same_input(tp->group, x, m, &tp->compared, "tensor_parallel");
     if (due && m->training && !generating && !tn__pending()) {
-        tn__parallel_share_generator(tp->group);
+        tn__broadcast_values(tp->group, tn_default_generator(), sizeof(tn_generator), TN_U8, 0);
         tp->compared = (tn__compared){true, true}; /* x may not be tokens */
     }
 }

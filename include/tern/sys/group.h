@@ -10,7 +10,6 @@
  *     local     threads of one process   distributed/group/engine/local.c, the one to read first
  *     shm       processes of one host    distributed/group/engine/shm/shm.c
  *     gloo      hosts, over TCP          distributed/group/engine/gloo/gloo.cc, a plugin
- *     checked   around any of them: compares what the ranks are about to do
  *
  * These move host memory. Tensors on a device go through a second engine beside one of them:
  *
@@ -123,7 +122,7 @@ struct tn_engine {
 
     /* Whether an operation of another engine can still succeed: TN_OK, or what run would raise for
      * a rank that has died or given up, and with `all` also for one that has left. Called by the
-     * thread that calls run. Does not block. NULL: only run can tell. */
+     * thread that calls run. Does not block. Engines for host memory have it. */
     tn_status (*check)(tn_engine *e, bool all);
 
     /* Leaves the group: peers that still need this rank get an error which says that it left. Only

@@ -15,6 +15,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/init/host.h"
+#include "distributed/store/store.h"
 
 #include <arpa/inet.h>
 #include <ifaddrs.h>
@@ -69,12 +70,10 @@ static bool await_value(const tn_engine_options *o, const char *key, tn_store_va
 
 bool tn__gloo_meet(const tn_engine_options *o, const char *key, const void *mine, size_t bytes,
                    tn_store_value *values) {
-    char place[64];
-    tn_store_call c = {
-        .kind = TN_STORE_SET, .key = place, .data = mine, .bytes = bytes, .deadline = o->deadline};
+    char place[64], why[TN_STORE_WHY];
     snprintf(place, sizeof(place), "%s/%d", key, o->rank);
-    if (o->store->run(o->store, &c) != TN_OK) {
-        return tn__fail(TN_EPEER, NULL, "the store: %s", c.why);
+    if (tn__store_put(o->store, place, mine, bytes, o->deadline, why) != TN_OK) {
+        return tn__fail(TN_EPEER, NULL, "the store: %s", why);
     }
     for (int r = 0; r < o->ranks; r++) {
         snprintf(place, sizeof(place), "%s/%d", key, r);

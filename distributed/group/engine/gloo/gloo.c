@@ -234,9 +234,7 @@ static tn_status gloo_check(tn_engine *base, bool all) {
 static void say_goodbye(tn__gloo *e) {
     char key[64];
     goodbye_key(key, sizeof(key), e->base.rank);
-    e->store->run(e->store, &(tn_store_call){.kind = TN_STORE_SET,
-                                             .key = key,
-                                             .deadline = tn__now() + goodbye_seconds});
+    tn__store_put(e->store, key, NULL, 0, tn__now() + goodbye_seconds, NULL);
 }
 
 static void gloo_destroy(tn_engine *base) {
@@ -378,11 +376,7 @@ static void tell_failure(const tn_engine_options *o) {
         char key[32], text[TN_ENGINE_WHY + 2];
         snprintf(text, sizeof(text), ": %s", tn__error_why());
         snprintf(key, sizeof(key), "%s/%d", awaited[i], o->rank);
-        o->store->run(o->store, &(tn_store_call){.kind = TN_STORE_SET,
-                                                 .key = key,
-                                                 .data = text,
-                                                 .bytes = strlen(text),
-                                                 .deadline = o->deadline});
+        tn__store_put(o->store, key, text, strlen(text), o->deadline, NULL);
     }
 }
 

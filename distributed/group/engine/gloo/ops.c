@@ -224,20 +224,28 @@ static bool gloo_broadcast(tn__gloo *e, const tn_transfer *t, uint64_t tag) {
 
 /* ---- Without arithmetic ---------------------------------------------------------------------- */
 
-/* Sends every peer its block of `send` (the blocks are `step` bytes apart; 0: one for all) and
- * receives one from each. */
-static bool swap_steps(tn__gloo *e, const char *send, int64_t step, char *receive, int64_t bytes,
-                       uint64_t tag) {
+/* all_gather, all_to_all, gather and scatter: sends `in`, or each rank's block of it, to those that
+ * want it, and receives theirs. */
+static bool move_blocks(tn__gloo *e, const tn_transfer *t, const char *in, int64_t bytes,
+                        uint64_t tag) {
     tn__gloo_batch *b = &e->batches[0];
-    int rank = e->base.rank;
+    int rank = e->base.rank, root = t->root;
+    bool gather = t->kind == TN_GATHER, scatter = t->kind == TN_SCATTER;
+    int64_t in_step = scatter || t->kind == TN_ALL_TO_ALL ? bytes : 0,
+            out_step = scatter ? 0 : bytes;
     for (int i = 1; i < e->base.ranks; i++) {
         int from = peer_before(e, i), to = peer_after(e, i);
-        if (!tn__gloo_receive(e, b, from, tag, receive + from * bytes, bytes) ||
-            !tn__gloo_send(e, b, to, tag, send + to * step, bytes)) {
+        bool receives = gather ? rank == root : !scatter || from == root;
+        bool sends = gather ? to == root : !scatter || rank == root;
+        if ((receives &&
+             !tn__gloo_receive(e, b, from, tag, (char *)t->out + from * out_step, bytes)) ||
+            (sends && !tn__gloo_send(e, b, to, tag, in + to * in_step, bytes))) {
             return false;
         }
     }
-    copy_bytes(receive + rank * bytes, send + rank * step, bytes);
+    if (rank == root || (!gather && !scatter)) {
+        copy_bytes((char *)t->out + rank * out_step, in + rank * in_step, bytes);
+    }
     return tn__gloo_finish(e, b);
 }
 
@@ -250,37 +258,7 @@ static bool all_to_all(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_
         copy_bytes(scratch, t->in, e->base.ranks * bytes);
         in = scratch;
     }
-    return swap_steps(e, in, bytes, t->out, bytes, tag);
-}
-
-static bool gloo_gather(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
-    tn__gloo_batch *b = &e->batches[0];
-    if (e->base.rank != t->root) {
-        return tn__gloo_send(e, b, t->root, tag, t->in, bytes) && tn__gloo_finish(e, b);
-    }
-    for (int i = 1; i < e->base.ranks; i++) {
-        int from = peer_before(e, i);
-        if (!tn__gloo_receive(e, b, from, tag, (char *)t->out + from * bytes, bytes)) {
-            return false;
-        }
-    }
-    copy_bytes((char *)t->out + t->root * bytes, t->in, bytes);
-    return tn__gloo_finish(e, b);
-}
-
-static bool gloo_scatter(tn__gloo *e, const tn_transfer *t, int64_t bytes, uint64_t tag) {
-    tn__gloo_batch *b = &e->batches[0];
-    if (e->base.rank != t->root) {
-        return tn__gloo_receive(e, b, t->root, tag, t->out, bytes) && tn__gloo_finish(e, b);
-    }
-    for (int i = 1; i < e->base.ranks; i++) {
-        int to = peer_after(e, i);
-        if (!tn__gloo_send(e, b, to, tag, (const char *)t->in + to * bytes, bytes)) {
-            return false;
-        }
-    }
-    copy_bytes(t->out, (const char *)t->in + t->root * bytes, bytes);
-    return tn__gloo_finish(e, b);
+    return move_blocks(e, t, in, bytes, tag);
 }
 
 /* Every rank touches every other, so a time-out names the missing rank. */
@@ -317,13 +295,11 @@ bool tn__gloo_transfer(tn__gloo *e, const tn_transfer *t) {
     case TN_BROADCAST:
         return gloo_broadcast(e, t, tag);
     case TN_ALL_GATHER:
-        return swap_steps(e, t->in, 0, t->out, bytes, tag);
+    case TN_GATHER:
+    case TN_SCATTER:
+        return move_blocks(e, t, t->in, bytes, tag);
     case TN_ALL_TO_ALL:
         return all_to_all(e, t, bytes, tag);
-    case TN_GATHER:
-        return gloo_gather(e, t, bytes, tag);
-    case TN_SCATTER:
-        return gloo_scatter(e, t, bytes, tag);
     case TN_BARRIER:
         return gloo_barrier(e, tag);
     default: /* send and recv, done above */

@@ -166,14 +166,10 @@ static void end_region(tn__shm_region *g) {
     free(g);
 }
 
-static size_t round_up(size_t bytes, size_t to) {
-    return (bytes + to - 1) / to * to;
-}
-
 /* Two parts that are a large power of two apart share cache sets, and adding them runs at a seventh
  * of the speed: so the distance is a page and some lines more. */
 static size_t stride_for(size_t bytes) {
-    return round_up(bytes, TN__SHM_PAGE) + TN__SHM_PAGE + 256;
+    return tn__shm_round(bytes) + TN__SHM_PAGE + 256;
 }
 
 static char *part_of(const tn__shm_region *g, int rank) {
@@ -280,7 +276,7 @@ void *tn__shm_alloc(tn_engine *base, size_t bytes, double deadline) {
     }
     g->number = e->next_region++;
     g->stride = stride_for(bytes);
-    g->bytes = round_up(g->stride * (size_t)base->ranks, TN__SHM_PAGE) + TN__SHM_PAGE;
+    g->bytes = tn__shm_round(g->stride * (size_t)base->ranks) + TN__SHM_PAGE;
     tn__shm_enter(e, TN__ALLOCATION, 0);
     bool shared = share_region(e, bytes, g, deadline);
     tn__shm_leave(e);

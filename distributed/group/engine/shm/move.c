@@ -28,12 +28,9 @@ tn_status tn__shm_meet(tn__shm *e, const tn__shm_record *mine, double deadline) 
     e->control->seats[e->base.rank].records[e->collectives % 2] = *mine;
     tn_status status = tn__shm_barrier(e, deadline);
     if (status != TN_OK) { return status; }
-    const tn__fingerprint *prints[TN__SHM_RANKS] = {NULL};
-    for (int r = 0; r < e->base.ranks; r++) {
-        prints[r] = &record_at(e, r)->print;
-    }
     char text[TN_ENGINE_WHY];
-    if (tn__fingerprint_differ(prints, e->base.ranks, text, sizeof(text))) {
+    if (tn__fingerprint_differ(&record_at(e, 0)->print, sizeof(tn__shm_seat), e->base.ranks, text,
+                               sizeof(text))) {
         return tn__shm_fail(e, TN_EMISMATCH, "%s", text);
     }
     return TN_OK;

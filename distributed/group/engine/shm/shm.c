@@ -7,6 +7,7 @@
 #include "core/error.h"
 #include "core/memory.h"
 #include "distributed/group/engine/shm/shm.h"
+#include "distributed/store/store.h"
 
 #include <errno.h>
 #include <stdio.h>
@@ -27,10 +28,6 @@ static const double GRACE = 1;
 
 /* ---- The block ------------------------------------------------------------------------------- */
 
-static size_t round_up(size_t bytes, size_t to) {
-    return (bytes + to - 1) / to * to;
-}
-
 /* Where the parts of the block begin. */
 typedef struct layout {
     size_t lanes, lane_bytes, slots, bytes;
@@ -41,10 +38,10 @@ static layout lay_out(int count) {
     size_t ranks = (size_t)count, pairs = ranks * ranks;
     size_t slot = ALL_SLOTS / ranks < SLOT ? ALL_SLOTS / ranks : SLOT;
     size_t lane = LANES / ranks > LEAST_LANE ? LANES / ranks : LEAST_LANE;
-    layout l = {.slot_size = round_up(slot, TN__SHM_PAGE), .lane_size = lane / 64 * 64};
-    l.lanes = round_up(sizeof(tn__shm_control) + ranks * sizeof(tn__shm_seat), TN__SHM_PAGE);
-    l.lane_bytes = round_up(l.lanes + pairs * sizeof(tn__shm_lane), TN__SHM_PAGE);
-    l.slots = round_up(l.lane_bytes + pairs * l.lane_size, TN__SHM_PAGE);
+    layout l = {.slot_size = tn__shm_round(slot), .lane_size = lane / 64 * 64};
+    l.lanes = tn__shm_round(sizeof(tn__shm_control) + ranks * sizeof(tn__shm_seat));
+    l.lane_bytes = tn__shm_round(l.lanes + pairs * sizeof(tn__shm_lane));
+    l.slots = tn__shm_round(l.lane_bytes + pairs * l.lane_size);
     l.bytes = l.slots + 2 * ranks * l.slot_size;
     return l;
 }
@@ -129,14 +126,10 @@ static tn_status shm_host(tn__shm *e, const tn_engine_options *o, int *fd) {
     }
     *fd = a.fd = make_block(e, a.nonce);
     a.failed = a.fd < 0 ? errno : 0;
-    tn_store_call c = {.kind = TN_STORE_SET,
-                       .key = "block",
-                       .data = &a,
-                       .bytes = sizeof(a),
-                       .deadline = o->deadline};
-    tn_status status = o->store->run(o->store, &c);
+    char why[TN_STORE_WHY];
+    tn_status status = tn__store_put(o->store, "block", &a, sizeof(a), o->deadline, why);
     if (a.failed) { return TN_ENOMEM; }
-    if (status != TN_OK) { return tn__raise(status, NULL, "%s", c.why); }
+    if (status != TN_OK) { return tn__raise(status, NULL, "%s", why); }
     return await_others(e, o) == TN_OK ? TN_OK : tn__shm_raise(e);
 }
 
@@ -180,14 +173,11 @@ static tn_status shm_join(tn__shm *e, const tn_engine_options *o) {
     free(get.value.data);
     status = open_block(e, &a);
     if (status == TN_OK) { take_seat(e); }
-    char key[32];
+    char key[32], why[TN_STORE_WHY];
+    const char *said = tn__error_why();
     snprintf(key, sizeof(key), "joined/%d", o->rank);
-    tn_store_call set = {.kind = TN_STORE_SET,
-                         .key = key,
-                         .data = tn__error_why(),
-                         .bytes = strlen(tn__error_why()),
-                         .deadline = o->deadline};
-    tn__raise(o->store->run(o->store, &set), NULL, "%s", set.why);
+    status = tn__store_put(o->store, key, said, strlen(said), o->deadline, why);
+    tn__raise(status, NULL, "%s", why);
     return tn_error();
 }
 

@@ -26,6 +26,10 @@ enum {
     TN__SHM_PAGE = 4096
 };
 
+static inline size_t tn__shm_round(size_t bytes) { /* up to whole pages */
+    return (bytes + TN__SHM_PAGE - 1) / TN__SHM_PAGE * TN__SHM_PAGE;
+}
+
 /* A process, and not a later one that has been given the same number. */
 typedef struct tn__shm_process {
     uint64_t start; /* when it began, in ticks since the boot */
@@ -60,7 +64,7 @@ typedef struct tn__shm_seat {
     _Alignas(128) _Atomic uint32_t bell;
     _Atomic uint32_t sleeping;
     _Alignas(128) _Atomic uint64_t steps; /* barriers at which it has arrived */
-    /* The number of its operation, its kind, and whether it is still in it: see tn__shm_doing. */
+    /* The number of its operation, its kind, and whether it is still in it: see tn__shm_enter. */
     _Atomic uint64_t doing;
     _Atomic int32_t pid;
     _Atomic bool left;

@@ -36,15 +36,11 @@ static tn__shm_seat *seat_of(const tn__shm *e, int rank) {
 
 /* ---- What a rank does ------------------------------------------------------------------------ */
 
-/* In one word, so that others read it whole. */
-static uint64_t doing_word(uint64_t sequence, int kind, bool inside) {
-    return sequence << 8 | (uint64_t)kind << 1 | (inside ? 1 : 0);
-}
-
 void tn__shm_enter(tn__shm *e, int kind, uint64_t sequence) {
     _Atomic uint64_t *doing = &seat_of(e, e->base.rank)->doing;
     uint64_t last = atomic_load_explicit(doing, memory_order_relaxed) >> 8;
-    uint64_t word = doing_word(kind == TN__ALLOCATION ? last : sequence, kind, true);
+    uint64_t number = kind == TN__ALLOCATION ? last : sequence;
+    uint64_t word = number << 8 | (uint64_t)kind << 1 | 1; /* one, so that others read it whole */
     atomic_store_explicit(doing, word, memory_order_relaxed);
 }
 
@@ -120,7 +116,6 @@ tn_status tn__shm_raise(const tn__shm *e) {
 tn_status tn__shm_watch(tn__shm *e) {
     for (int r = 0; r < e->base.ranks; r++) {
         int pid = atomic_load(&seat_of(e, r)->pid);
-        e->peers[r] = (struct pollfd){.fd = -1, .events = POLLIN};
         if (pid != getpid()) {
             e->peers[r].fd = tn__above_streams((int)syscall(SYS_pidfd_open, pid, 0));
             if (e->peers[r].fd < 0 && errno == ESRCH) {
