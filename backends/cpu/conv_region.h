@@ -48,25 +48,6 @@ INLINE void fill_zero(T *to, int64_t n) {
     }
 }
 
-/* Every second element. The last quad overlaps the one before, and ends where they end. */
-INLINE void copy_evens(T *restrict to, const T *restrict from, int64_t n) {
-#if defined(__clang__) || __GNUC__ >= 12
-    if (n > 4) {
-        for (int64_t i = 0; i + 4 < n; i += 4) {
-            quad a = *(const quad *)(from + 2 * i), b = *(const quad *)(from + 2 * i + 4);
-            *(quad *)(to + i) = __builtin_shufflevector(a, b, 0, 2, 4, 6);
-        }
-        const T *last = from + 2 * n - 9;
-        quad a = *(const quad *)last, b = *(const quad *)(last + 4);
-        *(quad *)(to + n - 4) = __builtin_shufflevector(a, b, 1, 3, 5, 7);
-        return;
-    }
-#endif
-    for (int64_t i = 0; i < n; i++) {
-        to[i] = from[2 * i];
-    }
-}
-
 /* to = from + what */
 INLINE void copy_plus(T *restrict to, const T *restrict from, int64_t n, T what) {
     if (n < VL) {
@@ -161,8 +142,10 @@ INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t str
         const T *restrict from = (const T *)x->data + at;
         if (stride == 1) {
             copy_row(to, from, n);
-        } else if (stride == 2) {
-            copy_evens(to, from, n);
+        } else if (stride == 2) { /* compilers have vectors for it */
+            for (int64_t i = 0; i < n; i++) {
+                to[i] = from[2 * i];
+            }
         } else {
             for (int64_t i = 0; i < n; i++) {
                 to[i] = from[i * stride];
