@@ -210,44 +210,18 @@ static inline float tn__tanf(float x) {
 
 /* ---- libm's ---------------------------------------------------------------------------------- */
 
-static inline float tn__floorf(float x) {
-    return floorf(x);
-}
-static inline float tn__ceilf(float x) {
-    return ceilf(x);
-}
-static inline float tn__rintf(float x) {
-    return rintf(x);
-}
-static inline float tn__asinf(float x) {
-    return asinf(x);
-}
-static inline float tn__acosf(float x) {
-    return acosf(x);
-}
-static inline float tn__atanf(float x) {
-    return atanf(x);
-}
-static inline float tn__atan2f(float y, float x) {
-    return atan2f(y, x);
-}
-static inline float tn__sinhf(float x) {
-    return sinhf(x);
-}
-static inline float tn__coshf(float x) {
-    return coshf(x);
-}
-static inline float tn__sqrtf(float x) {
-    return sqrtf(x);
-}
-static inline float tn__fabsf(float x) {
-    return fabsf(x);
-}
-static inline float tn__powf(float x, float y) {
-    return powf(x, y);
-}
-static inline float tn__fmodf(float x, float y) {
-    return fmodf(x, y);
-}
+#define tn__floorf floorf
+#define tn__ceilf ceilf
+#define tn__rintf rintf
+#define tn__asinf asinf
+#define tn__acosf acosf
+#define tn__atanf atanf
+#define tn__atan2f atan2f
+#define tn__sinhf sinhf
+#define tn__coshf coshf
+#define tn__sqrtf sqrtf
+#define tn__fabsf fabsf
+#define tn__powf powf
+#define tn__fmodf fmodf
 
 #endif

@@ -1,4 +1,5 @@
-/* Scratch memory of a kernel, on any device: from here to the end of the block.
+/* Scratch memory of a kernel, on any device: from here to the end of the block. It is aligned to 64
+ * bytes.
  *
  *     TN__SCRATCH(float, sums, ctx, n);
  *     if (!sums) { return TN_ENOMEM; }

@@ -47,7 +47,7 @@ static void load_group(const forward *f, const buffers *w, int64_t b, int64_t g,
         int64_t n = min_of(SIDE, keys - j);
         read_rows(w->k + j * f->width, f->width, f->k, b, g, j, n, 1);
         w->finite[j / SIDE] = read_rows(w->rows, f->width, f->v, b, g, j, n, 1);
-        pack_rows(w->v + j * f->width, SIDE, w->rows, f->width, n, f->width);
+        pack_rows(w->v + j * f->width, SIDE, w->rows, n, f->width);
     }
 }
 

@@ -86,21 +86,13 @@ static inline void tile_product_turned(int64_t m, int64_t n, int64_t k, const fl
     tile_multiply(m, n, k, a, 1, lda, b, depth, c, ldc, add);
 }
 
-/* x (rows, n), rows ld apart, to panels: element (p, j) at dst[j / NR depth NR + p NR + j % NR].
- * Columns are zero-padded to a multiple of NR. */
+/* x (rows, width), width a multiple of NR, to panels: element (p, j) at
+ * dst[j / NR depth NR + p NR + j % NR]. */
 static inline void pack_rows(float *restrict dst, int64_t depth, const float *restrict x,
-                             int64_t ld, int64_t rows, int64_t n) {
-    for (int64_t j0 = 0; j0 < n; j0 += NR) {
-        int64_t width = min_of(NR, n - j0);
-        float *panel = dst + j0 * depth;
+                             int64_t rows, int64_t width) {
+    for (int64_t j = 0; j < width; j += NR) {
         for (int64_t p = 0; p < rows; p++) {
-            if (width == NR) {
-                memcpy(panel + p * NR, x + p * ld + j0, NR * sizeof(float));
-            } else {
-                for (int64_t j = 0; j < NR; j++) {
-                    panel[p * NR + j] = j < width ? x[p * ld + j0 + j] : 0;
-                }
-            }
+            memcpy(dst + j * depth + p * NR, x + p * width + j, NR * sizeof(float));
         }
     }
 }

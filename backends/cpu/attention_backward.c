@@ -61,7 +61,7 @@ static void load_group(const backward *f, const buffers *w, int64_t b, int64_t g
         pack_turned(w->v_turned + here, w->k_rows + here, width, n, width);
         w->odd_k[j / SIDE] = !read_rows(w->k_rows + here, width, f->k, b, g, j, n, 1);
         pack_turned(w->k_turned + here, w->k_rows + here, width, n, width);
-        pack_rows(w->k_panels + here, SIDE, w->k_rows + here, width, n, width);
+        pack_rows(w->k_panels + here, SIDE, w->k_rows + here, n, width);
     }
     memset(w->dk, 0, (size_t)(f->keys * width) * sizeof(float));
     memset(w->dv, 0, (size_t)(f->keys * width) * sizeof(float));
@@ -73,7 +73,7 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
     for (int64_t i = 0; i < queries; i += SIDE) {
         int64_t m = min_of(SIDE, queries - i), here = i * width;
         w->odd_dy[i / SIDE] = !read_rows(w->dy_rows + here, width, f->dy, b, h, i, m, 1);
-        pack_rows(w->dy_panels + here, SIDE, w->dy_rows + here, width, m, width);
+        pack_rows(w->dy_panels + here, SIDE, w->dy_rows + here, m, width);
         read_rows(w->q_rows + here, width, f->y, b, h, i, m, 1); /* y is only needed for delta */
         for (int64_t r = 0; r < m; r++) {
             w->delta[i + r] =
@@ -83,7 +83,7 @@ static void load_head(const backward *f, const buffers *w, int64_t b, int64_t h)
         }
         w->odd_q[i / SIDE] =
             !read_rows(w->q_rows + here, width, f->q, b, h, i, m, (float)f->args->scale);
-        pack_rows(w->q_panels + here, SIDE, w->q_rows + here, width, m, width);
+        pack_rows(w->q_panels + here, SIDE, w->q_rows + here, m, width);
     }
     memset(w->dq, 0, (size_t)(f->queries * width) * sizeof(float));
 }

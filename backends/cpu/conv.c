@@ -55,7 +55,7 @@ static tn_status run_job(tn_context *ctx, const conv_job *job) {
 
 tn_status TN_CPU(conv)(tn_context *ctx, const tn_desc *y, const tn_desc *x, const tn_desc *w,
                        const tn_desc *b, const tn_conv_args *args) {
-    if (!one_dtype(y, x, w, b)) { return TN_CPU(ref)->conv(ctx, y, x, w, b, args); }
+    if (!one_dtype(y, x, w, b)) { return TN_EUNSUPPORTED; }
     conv_job job = job_of(y, x, w, b, args);
     return run_job(ctx, &job);
 }
@@ -107,9 +107,7 @@ static tn_conv_args with_short_strides(const tn_conv_args *args, const tn_desc *
 tn_status TN_CPU(conv_backward_input)(tn_context *ctx, const tn_desc *dx, const tn_desc *dy,
                                       const tn_desc *w, const tn_desc *b,
                                       const tn_conv_args *args) {
-    if (!one_dtype(dx, dy, w, b)) {
-        return TN_CPU(ref)->conv_backward_input(ctx, dx, dy, w, b, args);
-    }
+    if (!one_dtype(dx, dy, w, b)) { return TN_EUNSUPPORTED; }
     tn_status status = TN_OK;
     const tn_conv_args as = with_short_strides(args, dx);
     int64_t classes = as.stride[0] * as.stride[1] * as.stride[2];
@@ -161,7 +159,7 @@ tn_status TN_CPU(conv_backward_weight)(tn_context *ctx, const tn_desc *dw, const
     bool widens = to->dtype == TN_F32 && (dy->dtype == TN_BF16 || dy->dtype == TN_F16);
     if (!is_float(dy->dtype) || !(to->dtype == dy->dtype || widens) ||
         (dw && x->dtype != dy->dtype) || (db && db->dtype != to->dtype)) {
-        return TN_CPU(ref)->conv_backward_weight(ctx, dw, db, dy, x, args);
+        return TN_EUNSUPPORTED;
     }
     tn_status status = db ? sum_channels(ctx, db, dy, args) : TN_OK;
     if (!dw || status != TN_OK) { return status; }

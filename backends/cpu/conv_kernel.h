@@ -49,16 +49,8 @@ static void pack_weights(const conv_job *job, int64_t group, int64_t row, const 
     }
     for (int64_t c = 0; c < job->channels; c++) {
         for (int64_t t = 0; t < taps; t++, to += ROWS) {
-            int64_t at = first + c * w->channel + tap[t];
-            if (rows == ROWS && w->dtype == PLAIN) {
-                UNROLL
-                for (int m = 0; m < ROWS; m++) {
-                    to[m] = ((const T *)w->data)[at + m * w->row];
-                }
-            } else {
-                fill_zero(to, ROWS);
-                load_row(to, &from, at, w->row, rows);
-            }
+            fill_zero(to, ROWS);
+            load_row(to, &from, first + c * w->channel + tap[t], w->row, rows);
         }
     }
 }
@@ -126,23 +118,30 @@ static T bias_of(const conv_job *job, int64_t channel) {
     return bias;
 }
 
-/* Where channel 0 of a box begins in the result. */
-static int64_t box_in_result(const conv_job *job, const box_at *box) {
-    return box->first[0] * job->y.image + box->first[1] * job->y.stride[0] +
-           box->first[2] * job->y.stride[1] + box->first[3] * job->y.stride[2];
+/* Where row number `row` of a box begins in channel 0 of the result. */
+static int64_t row_in_result(const conv_job *job, const box_at *box, int64_t row) {
+    int64_t y = row % box->size[2], z = row / box->size[2] % box->size[1],
+            n = row / box->size[2] / box->size[1];
+    return (box->first[0] + n) * job->y.image + (box->first[1] + z) * job->y.stride[0] +
+           (box->first[2] + y) * job->y.stride[1] + box->first[3] * job->y.stride[2];
+}
+
+/* How many rows of a box follow each other in the result. */
+static int64_t rows_in_run(const conv_job *job, const box_at *box) {
+    return job->y.stride[1] == box->size[3] * job->y.stride[2] ? box->size[2] : 1;
 }
 
 /* Whether the places of a box are contiguous in the result. */
 static bool is_run(const conv_job *job, const box_at *box) {
     const conv_side *y = &job->y;
     return y->dtype == PLAIN && y->stride[2] == 1 && box->size[0] * box->size[1] == 1 &&
-           (box->size[2] == 1 || y->stride[1] == box->size[3]);
+           rows_in_run(job, box) == box->size[2];
 }
 
 /* Columns [from, from + cols) of `rows` channels to the result of a box that is a run. */
 static void store_tile(const conv_job *job, const box_at *box, int64_t channel, int64_t rows,
                        int64_t from, int64_t cols, const T *sums) {
-    T *to = (T *)job->y.data + box_in_result(job, box) + from;
+    T *to = (T *)job->y.data + row_in_result(job, box, 0) + from;
     for (int64_t i = 0; i < rows; i++) {
         copy_plus(to + (channel + i) * job->y.channel, sums + i * COLS, cols,
                   bias_of(job, channel + i));
@@ -153,21 +152,16 @@ static void store_tile(const conv_job *job, const box_at *box, int64_t channel, 
 static void store_row(const conv_job *job, const box_at *box, int64_t channel, const T *sums) {
     const conv_side *y = &job->y;
     T line[COLS], bias = bias_of(job, channel);
-    int64_t run = box->size[3];
-    for (int64_t n = 0; n < box->size[0]; n++) {
-        for (int64_t z = 0; z < box->size[1]; z++) {
-            for (int64_t r = 0; r < box->size[2]; r++, sums += run) {
-                int64_t at = box_in_result(job, box) + n * y->image + channel * y->channel +
-                             z * y->stride[0] + r * y->stride[1];
-                if (y->dtype == PLAIN && y->stride[2] == 1) {
-                    copy_plus((T *)y->data + at, sums, run, bias);
-                    continue;
-                }
-                copy_plus(line, sums, run, bias);
-                STORE_T((char *)y->data + at * (int64_t)size_of(y->dtype), y->dtype, y->stride[2],
-                        line, run);
-            }
+    int64_t rows = rows_in_run(job, box), run = rows * box->size[3];
+    for (int64_t row = 0; row * box->size[3] < box->cols; row += rows, sums += run) {
+        int64_t at = row_in_result(job, box, row) + channel * y->channel;
+        if (y->dtype == PLAIN && y->stride[2] == 1) {
+            copy_plus((T *)y->data + at, sums, run, bias);
+            continue;
         }
+        copy_plus(line, sums, run, bias);
+        STORE_T((char *)y->data + at * (int64_t)size_of(y->dtype), y->dtype, y->stride[2], line,
+                run);
     }
 }
 
@@ -175,7 +169,7 @@ static void store_row(const conv_job *job, const box_at *box, int64_t channel, c
 static void run_box(const conv_plan *p, const conv_memory *m, int64_t number, int64_t group,
                     int64_t row, int64_t rows) {
     const conv_job *job = p->job;
-    box_at box = find_box(job, &p->boxes, number);
+    box_at box = find_box(&p->boxes, number);
     region r = region_below(job, box.size, true);
     for (int64_t t = 0; t < p->taps; t++) {
         m->tap[t] = tap_in_region(job, &r, t);
@@ -232,17 +226,14 @@ static void run_thread(const conv_plan *p, char *memory) {
     }
 }
 
-/* With few boxes the rows are cut too, so that all threads have work; each block of rows then packs
- * its own panels. */
-static void cut_rows(conv_plan *p, int threads) {
-    int64_t tiles = div_up(p->job->rows, ROWS), pieces = 1;
-    int64_t tasks = p->boxes.all * p->job->groups;
+/* How many rows of a group a task has. With few `tasks` of all of them the rows are cut too, so
+ * that all threads have work; each block of rows then packs its own panels. */
+static int64_t cut_rows(const conv_job *job, int64_t tasks, int threads) {
+    int64_t tiles = div_up(job->rows, ROWS), pieces = 1;
     while (tasks * pieces < 2 * threads && pieces * 2 <= tiles) {
         pieces *= 2;
     }
-    p->block_rows = div_up(tiles, pieces) * ROWS;
-    p->row_blocks = div_up(tiles * ROWS, p->block_rows);
-    p->turn = max_of(1, tasks * p->row_blocks / (16 * threads));
+    return div_up(tiles, pieces) * ROWS;
 }
 
 tn_status CONV(tn_context *ctx, const conv_job *job) {
@@ -253,24 +244,22 @@ tn_status CONV(tn_context *ctx, const conv_job *job) {
     p.cut = max_of(1, min_of(job->channels, DEPTH / max_of(p.taps, 1)));
     p.cut = job->channels > 0 ? div_up(job->channels, div_up(job->channels, p.cut)) : 1;
     int threads = team_size(INT32_MAX, work / 16);
-    cut_rows(&p, threads);
+    int64_t tasks = p.boxes.all * job->groups;
+    p.block_rows = cut_rows(job, tasks, threads);
+    p.row_blocks = div_up(job->rows, p.block_rows);
+    p.turn = max_of(1, tasks * p.row_blocks / (16 * threads));
     conv_memory unused;
     p.each = divide_memory(&p, NULL, &unused);
     size_t weights = round_up(
                (size_t)(job->groups * div_up(job->rows, ROWS) * ROWS * job->channels * p.taps) *
                sizeof(T)),
-           taps = round_up((size_t)p.taps * sizeof(int64_t)),
-           bytes = 64 + weights + taps + (size_t)threads * p.each;
-    TN__SCRATCH(char, memory, ctx, bytes);
+           taps = round_up((size_t)p.taps * sizeof(int64_t));
+    TN__SCRATCH(char, memory, ctx, weights + taps + (size_t)threads * p.each);
     if (!memory) { return TN_ENOMEM; }
-    char *at = (char *)round_up((size_t)memory);
-    p.weights = (T *)at;
-    p.weight_tap = (int64_t *)(at + weights);
-    for (int64_t t = 0; t < p.taps; t++) {
-        p.weight_tap[t] = tap_in_weight(job, t);
-    }
-    at += weights + taps;
+    p.weights = (T *)memory;
+    p.weight_tap = (int64_t *)(memory + weights);
+    find_weight_taps(job, p.weight_tap);
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    run_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
+    run_thread(&p, memory + weights + taps + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

@@ -48,25 +48,6 @@ INLINE void fill_zero(T *to, int64_t n) {
     }
 }
 
-/* Every second element. The last quad overlaps the one before, and ends where they end. */
-INLINE void copy_evens(T *restrict to, const T *restrict from, int64_t n) {
-#if defined(__clang__) || __GNUC__ >= 12
-    if (n > 4) {
-        for (int64_t i = 0; i + 4 < n; i += 4) {
-            quad a = *(const quad *)(from + 2 * i), b = *(const quad *)(from + 2 * i + 4);
-            *(quad *)(to + i) = __builtin_shufflevector(a, b, 0, 2, 4, 6);
-        }
-        const T *last = from + 2 * n - 9;
-        quad a = *(const quad *)last, b = *(const quad *)(last + 4);
-        *(quad *)(to + n - 4) = __builtin_shufflevector(a, b, 1, 3, 5, 7);
-        return;
-    }
-#endif
-    for (int64_t i = 0; i < n; i++) {
-        to[i] = from[2 * i];
-    }
-}
-
 /* to = from + what */
 INLINE void copy_plus(T *restrict to, const T *restrict from, int64_t n, T what) {
     if (n < VL) {
@@ -85,7 +66,7 @@ INLINE void copy_plus(T *restrict to, const T *restrict from, int64_t n, T what)
 
 /* How results are cut: `size` places along images, depths, rows and columns, `count` boxes. */
 typedef struct box_plan {
-    int64_t size[4], count[4], all;
+    int64_t total[4], size[4], count[4], all;
 } box_plan;
 
 typedef struct box_at {
@@ -95,25 +76,24 @@ typedef struct box_at {
 
 /* Boxes of up to `most` places. */
 static box_plan plan_boxes(const conv_job *job, int64_t most) {
-    int64_t total[4] = {job->images, job->walk[0].places, job->walk[1].places, job->walk[2].places};
-    box_plan plan = {.all = 1};
+    const conv_walk *w = job->walk;
+    box_plan plan = {{job->images, w[0].places, w[1].places, w[2].places}, .all = 1};
     int64_t cols_left = most;
     for (int d = 3; d >= 0; d--) { /* a dimension is cut only if the inner ones are whole */
-        int64_t pieces = max_of(div_up(total[d], cols_left), 1);
-        plan.size[d] = max_of(div_up(total[d], pieces), 1);
-        plan.count[d] = div_up(total[d], plan.size[d]);
+        int64_t pieces = max_of(div_up(plan.total[d], cols_left), 1);
+        plan.size[d] = max_of(div_up(plan.total[d], pieces), 1);
+        plan.count[d] = div_up(plan.total[d], plan.size[d]);
         plan.all *= plan.count[d];
         cols_left = plan.count[d] > 1 ? 1 : cols_left / plan.size[d];
     }
     return plan;
 }
 
-static box_at find_box(const conv_job *job, const box_plan *plan, int64_t number) {
-    int64_t total[4] = {job->images, job->walk[0].places, job->walk[1].places, job->walk[2].places};
+static box_at find_box(const box_plan *plan, int64_t number) {
     box_at box = {.cols = 1};
     for (int d = 3; d >= 0; d--) {
         box.first[d] = number % plan->count[d] * plan->size[d];
-        box.size[d] = min_of(plan->size[d], total[d] - box.first[d]);
+        box.size[d] = min_of(plan->size[d], plan->total[d] - box.first[d]);
         box.cols *= box.size[d];
         number /= plan->count[d];
     }
@@ -162,8 +142,10 @@ INLINE void load_row(T *restrict to, const conv_side *x, int64_t at, int64_t str
         const T *restrict from = (const T *)x->data + at;
         if (stride == 1) {
             copy_row(to, from, n);
-        } else if (stride == 2) {
-            copy_evens(to, from, n);
+        } else if (stride == 2) { /* compilers have vectors for it */
+            for (int64_t i = 0; i < n; i++) {
+                to[i] = from[2 * i];
+            }
         } else {
             for (int64_t i = 0; i < n; i++) {
                 to[i] = from[i * stride];
@@ -315,15 +297,17 @@ static int64_t tap_count(const conv_job *job) {
     return job->walk[0].taps * job->walk[1].taps * job->walk[2].taps;
 }
 
-/* Where tap number t of row 0, channel 0 is in the weight. */
-static int64_t tap_in_weight(const conv_job *job, int64_t t) {
-    int64_t at = 0;
-    for (int d = SPATIAL - 1; d >= 0; d--) {
-        int64_t j = t % job->walk[d].taps;
-        at += (job->w.first[d] + j * job->w.each[d]) * job->w.stride[d];
-        t /= job->walk[d].taps;
+/* Where the taps of row 0, channel 0 are in the weight. */
+static void find_weight_taps(const conv_job *job, int64_t *at) {
+    for (int64_t t = 0; t < tap_count(job); t++) {
+        int64_t rest = t;
+        at[t] = 0;
+        for (int d = SPATIAL - 1; d >= 0; d--) {
+            int64_t j = rest % job->walk[d].taps;
+            at[t] += (job->w.first[d] + j * job->w.each[d]) * job->w.stride[d];
+            rest /= job->walk[d].taps;
+        }
     }
-    return at;
 }
 
 static int64_t work_of(const conv_job *job) {

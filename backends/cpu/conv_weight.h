@@ -72,21 +72,9 @@ INLINE void add_tile(int64_t places, const T *restrict dy, const T *restrict x,
 /* Row `channel` of dy for a box: its places side by side. */
 static void load_places(const conv_job *job, const box_at *box, int64_t channel, T *to) {
     const conv_side *y = &job->y;
-    int64_t run = box->size[3], rows = box->size[2];
-    if (y->stride[1] == run * y->stride[2] || rows == 1) {
-        run *= rows;
-        rows = 1;
-    }
-    for (int64_t n = 0; n < box->size[0]; n++) {
-        for (int64_t z = 0; z < box->size[1]; z++) {
-            for (int64_t r = 0; r < rows; r++, to += run) {
-                load_row(to, y,
-                         (box->first[0] + n) * y->image + channel * y->channel +
-                             (box->first[1] + z) * y->stride[0] +
-                             (box->first[2] + r) * y->stride[1] + box->first[3] * y->stride[2],
-                         y->stride[2], run);
-            }
-        }
+    int64_t rows = rows_in_run(job, box), run = rows * box->size[3];
+    for (int64_t row = 0; row * box->size[3] < box->cols; row += rows, to += run) {
+        load_row(to, y, row_in_result(job, box, row) + channel * y->channel, y->stride[2], run);
     }
 }
 
@@ -178,7 +166,7 @@ static void turn_regions(const weight_plan *p, const weight_memory *m, const reg
 static void add_box(const weight_plan *p, const weight_memory *m, int64_t number, int64_t group,
                     int64_t block, int64_t row, int64_t rows) {
     const conv_job *job = p->job;
-    box_at box = find_box(job, &p->boxes, number);
+    box_at box = find_box(&p->boxes, number);
     region r = region_below(job, box.size, p->few);
     for (int64_t t = 0; t < p->taps; t++) {
         m->tap[t] = tap_in_region(job, &r, t);
@@ -242,9 +230,7 @@ static void store_weights(const weight_plan *p, const weight_memory *m, int64_t 
 static void run_weight_thread(const weight_plan *p, char *memory) {
     weight_memory m;
     divide_weight_memory(p, memory, &m);
-    for (int64_t t = 0; t < p->taps; t++) {
-        m.weight_tap[t] = tap_in_weight(p->job, t);
-    }
+    find_weight_taps(p->job, m.weight_tap);
     int64_t tiles = div_up(p->job->rows, ROWS);
 #pragma omp for schedule(dynamic)
     for (int64_t i = 0; i < p->job->groups * p->blocks * p->row_blocks; i++) {
@@ -270,12 +256,8 @@ static void plan_weight(weight_plan *p, int threads) {
         p->blocks = 1;
         p->vectors = div_up(k, VL);
     }
-    int64_t tiles = div_up(job->rows, ROWS), pieces = 1, tasks = job->groups * p->blocks;
-    while (tasks * pieces < 2 * threads && pieces * 2 <= tiles) {
-        pieces *= 2;
-    }
-    p->block_rows = div_up(tiles, pieces) * ROWS;
-    p->row_blocks = div_up(tiles * ROWS, p->block_rows);
+    p->block_rows = cut_rows(job, job->groups * p->blocks, threads);
+    p->row_blocks = div_up(job->rows, p->block_rows);
 }
 
 tn_status CONV_WEIGHT(tn_context *ctx, const conv_job *job) {
@@ -287,10 +269,9 @@ tn_status CONV_WEIGHT(tn_context *ctx, const conv_job *job) {
     p.largest = region_below(job, p.boxes.size, p.few);
     weight_memory unused;
     p.each = divide_weight_memory(&p, NULL, &unused);
-    TN__SCRATCH(char, memory, ctx, 64 + (size_t)threads * p.each);
+    TN__SCRATCH(char, memory, ctx, (size_t)threads *p.each);
     if (!memory) { return TN_ENOMEM; }
-    char *at = (char *)round_up((size_t)memory);
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    run_weight_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
+    run_weight_thread(&p, memory + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

@@ -310,7 +310,7 @@ static void store_squares(const conv_job *job, const box_at *box, int64_t channe
 static void run_squares(const winograd_plan *p, const winograd_memory *m, int64_t number,
                         int64_t row, int64_t rows) {
     const conv_job *job = p->job;
-    box_at box = find_box(&p->squares, &p->boxes, number);
+    box_at box = find_box(&p->boxes, number);
     int64_t channels = job->channels, cut = div_up(channels, div_up(channels, DEPTH));
     transform_patches(p, m, &box);
     for (int64_t t = 0; t < POINTS; t++) {
@@ -351,8 +351,8 @@ static void order_taps(winograd_plan *p) {
     for (int64_t t = 0; t < KERNEL * KERNEL; t++) {
         int64_t y = t / KERNEL, x = t % KERNEL;
         p->order[t] = tap_offset(&w[1], y) * KERNEL + tap_offset(&w[2], x);
-        p->weight_tap[t] = tap_in_weight(p->job, t);
     }
+    find_weight_taps(p->job, p->weight_tap);
 }
 
 tn_status WINOGRAD(tn_context *ctx, const conv_job *job) {
@@ -374,14 +374,11 @@ tn_status WINOGRAD(tn_context *ctx, const conv_job *job) {
     p.sums_apart = points_apart(p.block_rows * WIDE);
     winograd_memory unused;
     p.each = divide_winograd(&p, NULL, &unused);
-    size_t weights = round_up((size_t)(POINTS * p.weights_apart) * sizeof(T)),
-           bytes = 64 + weights + (size_t)threads * p.each;
-    TN__SCRATCH(char, memory, ctx, bytes);
+    size_t weights = round_up((size_t)(POINTS * p.weights_apart) * sizeof(T));
+    TN__SCRATCH(char, memory, ctx, weights + (size_t)threads * p.each);
     if (!memory) { return TN_ENOMEM; }
-    char *at = (char *)round_up((size_t)memory);
-    p.weights = (T *)at;
-    at += weights;
+    p.weights = (T *)memory;
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    run_winograd_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
+    run_winograd_thread(&p, memory + weights + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

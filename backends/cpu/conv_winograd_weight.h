@@ -174,7 +174,7 @@ static void run_slope_thread(const slope_plan *p, char *memory) {
         memset(sums, 0, (size_t)(POINTS * p->sums_apart) * sizeof(T));
         for (int64_t b = chunk * p->chunk_boxes;
              b < min_of((chunk + 1) * p->chunk_boxes, p->boxes.all); b++) {
-            box_at box = find_box(&p->squares, &p->boxes, b);
+            box_at box = find_box(&p->boxes, b);
             transform_channels(p, &m, &box, block);
             transform_outputs(p, &m, &box, row, rows);
             add_points(p, &m, sums, box.cols, rows);
@@ -209,9 +209,7 @@ static void plan_slope(slope_plan *p) {
     p->v_apart = points_apart(p->lanes * VL * WIDE);
     p->dm_apart = points_apart(p->block_rows * WIDE);
     p->sums_apart = points_apart(p->block_rows * p->lanes * VL);
-    for (int64_t t = 0; t < KERNEL * KERNEL; t++) {
-        p->weight_tap[t] = tap_in_weight(job, t);
-    }
+    find_weight_taps(job, p->weight_tap);
 }
 
 tn_status WINOGRAD_WEIGHT(tn_context *ctx, const conv_job *job) {
@@ -220,15 +218,12 @@ tn_status WINOGRAD_WEIGHT(tn_context *ctx, const conv_job *job) {
     int threads = team_size(INT32_MAX, work_of(job) / 16);
     slope_memory unused;
     p.each = divide_slope(&p, NULL, &unused);
-    size_t sums = round_up((size_t)(p.chunks * p.blocks * p.row_blocks * POINTS * p.sums_apart) *
-                           sizeof(T)),
-           bytes = 64 + sums + (size_t)threads * p.each;
-    TN__SCRATCH(char, memory, ctx, bytes);
+    size_t sums =
+        round_up((size_t)(p.chunks * p.blocks * p.row_blocks * POINTS * p.sums_apart) * sizeof(T));
+    TN__SCRATCH(char, memory, ctx, sums + (size_t)threads * p.each);
     if (!memory) { return TN_ENOMEM; }
-    char *at = (char *)round_up((size_t)memory);
-    p.sums = (T *)at;
-    at += sums;
+    p.sums = (T *)memory;
 #pragma omp parallel num_threads(threads) if (threads > 1)
-    run_slope_thread(&p, at + (size_t)omp_get_thread_num() * p.each);
+    run_slope_thread(&p, memory + sums + (size_t)omp_get_thread_num() * p.each);
     return TN_OK;
 }

@@ -26,20 +26,14 @@ typedef uint16_t rounded;
 #define ROUND(sum) to_bf16(sum)
 
 static tn_status pair_product(tn_context *ctx, const gemm_job *job);
-static void pack_panel(int32_t *dst, int width, const gemm_side *s, int64_t across, int64_t along,
-                       int64_t i0, int64_t n, int64_t p0, int64_t k);
+
+INLINE void pack_panel(int32_t *dst, const int width, const gemm_side *s, int64_t across,
+                       int64_t along, int64_t i0, int64_t n, int64_t p0, int64_t k) {
+    const uint16_t *src = (const uint16_t *)s->data + i0 * across + p0 * along;
+    pair_width(dst, width, src, across, along, n, k);
+}
 
 #include "backends/cpu/gemm_kernel.h"
-
-static void pack_panel(int32_t *dst, int width, const gemm_side *s, int64_t across, int64_t along,
-                       int64_t i0, int64_t n, int64_t p0, int64_t k) {
-    const uint16_t *src = (const uint16_t *)s->data + i0 * across + p0 * along;
-    if (width == MR) {
-        pair_width(dst, MR, src, across, along, n, k);
-    } else {
-        pair_width(dst, NR, src, across, along, n, k);
-    }
-}
 
 tn_status TN_CPU(gemm_bf16)(tn_context *ctx, const gemm_job *job) {
     return tn__cpu_tiles ? TN_CPU(gemm_amx)(ctx, job)

@@ -2,19 +2,16 @@
 #define T float
 #define PLAIN TN_F32
 #define GEMM TN_CPU(gemm_f32)
-#define CONVERT_PANEL convert_panel(dst, width, s, start, across, along, n, k);
+#define CONVERT_PANEL \
+    convert_panel(dst, width, (const uint16_t *)s->data + start, s->dtype, across, along, n, k);
 
 #include "backends/cpu/convert.h"
-#include "backends/cpu/gemm.h"
-
-static void convert_panel(float *dst, int width, const gemm_side *s, int64_t start, int64_t across,
-                          int64_t along, int64_t n, int64_t k);
-
-#include "backends/cpu/gemm_kernel.h"
+#include "backends/cpu/registers.h"
+#include "backends/cpu/transpose.h"
 
 /* Elements of a row that are converted before they are transposed: they stay in the L1 cache. A
- * panel has MR or NR rows. */
-enum { STRIP = 64, PANEL = (int)MR > (int)NR ? (int)MR : (int)NR };
+ * panel has at most PANEL rows. */
+enum { STRIP = 64, PANEL = 32 };
 
 /* A full panel whose rows are apart and whose columns are contiguous. */
 INLINE void convert_columns(float *restrict dst, const int width, const uint16_t *restrict src,
@@ -41,7 +38,8 @@ INLINE void convert_rows(float *restrict dst, const int width, const uint16_t *r
     }
 }
 
-INLINE void convert_width(float *dst, const int width, const uint16_t *src, tn_dtype dtype,
+/* A panel of bf16 or f16. */
+INLINE void convert_panel(float *dst, const int width, const uint16_t *src, tn_dtype dtype,
                           int64_t across, int64_t along, int64_t n, int64_t k) {
     if (across != 1 || n < width) {
         convert_rows(dst, width, src, dtype, across, along, n, k);
@@ -52,13 +50,4 @@ INLINE void convert_width(float *dst, const int width, const uint16_t *src, tn_d
     }
 }
 
-/* A panel of bf16 or f16. */
-static void convert_panel(float *dst, int width, const gemm_side *s, int64_t start, int64_t across,
-                          int64_t along, int64_t n, int64_t k) {
-    const uint16_t *src = (const uint16_t *)s->data + start;
-    if (width == MR) {
-        convert_width(dst, MR, src, s->dtype, across, along, n, k);
-    } else {
-        convert_width(dst, NR, src, s->dtype, across, along, n, k);
-    }
-}
+#include "backends/cpu/gemm_kernel.h"

@@ -330,18 +330,18 @@ tn_status GEMM(tn_context *ctx, const gemm_job *job) {
     int64_t cuts = div_up(job->k, DEPTH);
     int64_t steps = div_up(div_up(job->k, cuts), STEP) * (STEP / PAIR), cols = min_of(job->n, COLS);
     w.depth = steps * PAIR;
-    size_t a = (size_t)(div_up(min_of(job->m, ROWS), MR) * MR * steps),
-           b = (size_t)(div_up(cols, NR) * NR * steps),
+    size_t a = (size_t)(div_up(min_of(job->m, ROWS), MR) * MR * steps + 15) / 16 * 16,
+           b = (size_t)(div_up(cols, NR) * NR * steps + 15) / 16 * 16,
            sums = job->rounds && w.depth < job->k ? (size_t)(job->m * cols) : 0;
     element near[4096] __attribute__((aligned(64)));
-    size_t bytes = (a + b) * sizeof(element) + sums * sizeof(T) + 192;
+    size_t bytes = (a + b) * sizeof(element) + sums * sizeof(T);
     bool is_near = bytes <= sizeof near;
     TN__SCRATCH_IF(!is_near, char, memory, ctx, bytes);
     memory = is_near ? (char *)near : memory;
     if (!memory) { return TN_ENOMEM; }
-    w.pack_b = (element *)(((uintptr_t)memory + 63) & ~(uintptr_t)63);
-    w.pack_a = w.pack_b + (b + 15) / 16 * 16;
-    w.sums = sums ? (T *)(w.pack_a + (a + 15) / 16 * 16) : NULL;
+    w.pack_b = (element *)memory;
+    w.pack_a = w.pack_b + b;
+    w.sums = sums ? (T *)(w.pack_a + a) : NULL;
     cut_tiles(&w);
     if (w.threads > 1) {
 #pragma omp parallel num_threads(w.threads)
