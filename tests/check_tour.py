@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""The tours are true: a debugger that runs their gdb script stops at their stops, in one iteration of the loop.
+"""The tours and the spine are true: a debugger finds that a training step passes what they name.
+
+A debugger that runs a tour's gdb script stops at its stops, in one iteration of the loop.
 
 A page has a heading "## N. …" for each stop, and below it `file.c`: `function`. A script must break at the same functions, and
-gdb must reach them in the same order, in these files, while the page's example runs; with several ranks, in rank 0. Exit status 77,
-with the reason, if there is no gdb, it may not trace, or the example was not built.
+gdb must reach them in the same order, in these files, while the page's example runs; with several ranks, in rank 0. docs/spine.md
+lists each source that the second iteration of examples/02_line.c passes, with plain kernels, and no other. Exit status 77, with the
+reason, if there is no gdb, it may not trace, or the example was not built.
 """
 import os
 import re
@@ -24,6 +27,29 @@ TOURS = [
     ("docs/tour_ranks.md", "docs/tour_split.gdb", ["23_splitting", "--mesh", "tp=2"], 2, (11, 16)),
     ("docs/tour_mesh.md", "docs/tour_mesh.gdb", ["23_splitting", "--mesh", "dp=2,tp=2,pp=2"], 8, (1, 10)),
 ]
+# Stops once at each function of the library, from the end of an iteration to the end of the next.
+PASSED = """
+import gdb, subprocess
+files = set()
+class Once(gdb.Breakpoint):
+    def stop(self):
+        self.enabled = False
+        table = gdb.find_pc_line(gdb.newest_frame().pc()).symtab
+        files.add(table.filename if table else "?")
+        return False
+for command in ("set pagination off", "break END", "run", "delete 1"):
+    gdb.execute(command, to_string=True)
+library = next(file.filename for file in gdb.objfiles() if "libtern.so" in file.filename)
+symbols = [line.split() for line in subprocess.check_output(["nm", "--defined-only", library], text=True).splitlines()]
+base = int(gdb.parse_and_eval("(unsigned long)&END")) - next(int(at, 16) for at, _, name in symbols if name == "END")
+for at, kind, _ in symbols:
+    if kind in "tT":
+        Once(f"*{base + int(at, 16)}", internal=True)
+for command in ("break tn_call", "continue", "continue"):
+    gdb.execute(command, to_string=True)
+for name in files:
+    print("PASSED", name)
+""".replace("END", END)
 
 
 def read(path):
@@ -98,8 +124,31 @@ def walk(page, script, example, ranks, which):
     return 0
 
 
+def spine():
+    """0, 1 or 77, after saying why."""
+    program = os.path.join(EXAMPLES, "02_line")
+    if not shutil.which("gdb") or not os.path.exists(program):
+        print("SKIPPED: no gdb, or no examples: the spine was not checked")
+        return 77
+    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
+        script.write(PASSED)
+        script.flush()
+        done = subprocess.run(["gdb", "-nx", "-batch", "-x", script.name, program], stdin=subprocess.DEVNULL, capture_output=True,
+                              text=True, timeout=300, check=False, env=dict(places(1)[0], TERN_CPU="plain", OMP_NUM_THREADS="1"))
+    passed = {os.path.normpath(path).lstrip("./") for path in re.findall(r"^PASSED (.*\.c)$", done.stdout, re.M)}
+    passed = {path for path in passed if os.path.exists(os.path.join(ROOT, path))}
+    if not passed:
+        print("SKIPPED: gdb may not trace a program here, or it has no debug information\n" + done.stdout + done.stderr)
+        return 77
+    listed = set(re.findall(r"`([\w/]+\.c)`", read("docs/spine.md")))
+    for path in sorted(passed ^ listed):
+        print(f"docs/spine.md: {path} is {'not listed, but passed' if path in passed else 'listed, but not passed'}")
+    print(f"{len(passed)} sources are passed by a step")
+    return 1 if passed != listed else 0
+
+
 def main():
-    outcomes = [walk(*tour) for tour in TOURS]
+    outcomes = [walk(*tour) for tour in TOURS] + [spine()]
     return 1 if 1 in outcomes else max(outcomes)
 
 
