@@ -303,7 +303,7 @@ void tn__run_accumulate(tn__run *run, tn_tensor *const *roots, tn_tensor *const 
              (!run->halved || mark_wanted(run)) && start_roots(run, roots, grads, n))) {
             run_ready_nodes(run);
         }
-        tn__profile_run_end(run->profile);
+        if (run->profile) { tn__profile_run_end(run->profile); }
         if (!run->halved || run->second || tn__pending()) { tn__run_finish(run); }
     }
     tn__grad_self.accumulating--;
@@ -357,7 +357,7 @@ void tn__run_capture(tn__run *run, tn_tensor *const *roots, tn_tensor *const *gr
         ok = ok && run_ready_nodes(run) &&
              collect_gradients(run, inputs, inputs_n, results, allow_unused);
         tn_grad_mode_end(&before);
-        tn__profile_run_end(run->profile);
+        if (run->profile) { tn__profile_run_end(run->profile); }
         if (!run->halved || run->second || !ok) { tn__run_finish(run); }
         for (int i = 0; i < inputs_n && !ok; i++) {
             results[i] = tn_inert();

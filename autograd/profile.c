@@ -171,9 +171,7 @@ void tn__profile_node(tn__profile_run *p, const tn_node *node) {
 }
 
 void tn__profile_run_end(tn__profile_run *p) {
-    if (p) {
-        leave_modules(p, p->around);
-        tn__span_end(&p->span);
-        free(p);
-    }
+    leave_modules(p, p->around);
+    tn__span_end(&p->span);
+    free(p);
 }

@@ -168,7 +168,7 @@ void tn__run_finish(tn__run *run) {
         for (int k = 0; k < TN_OP_OUTPUTS; k++) {
             tn_release(run->slots[i].grad[k]);
         }
-        tn__rest_free(run->slots[i].rest);
+        if (run->slots[i].rest) { tn__rest_free(run->slots[i].rest); }
         if (run->slots[i].root && run->slots[i].node) {
             tn__node_release(run->slots[i].node);
         } else if (run->slots[i].root) {

@@ -18,7 +18,7 @@ Rules, for every .md file of the project
                                              not compared where it exits with 77, since what it runs is not built
   - what a row of docs/coverage.md names (functions, options, examples) occurs in the tests that the row names
   - the table of docs/errors.md that is headed Warning quotes each warning of tn__log_loud once, and no other
-  - the files in the tables of docs/spine.md have at most 11,000 lines together
+  - the files in the tables of docs/spine.md have at most 10,500 lines together
   - folder READMEs have at most 30 lines, and every folder of sources has one; docs/tour.md has at most 200, the short one 80, that of ranks
     150, that of a mesh 120
 And in comments of sources: folder/file.c exists.
@@ -42,7 +42,7 @@ PLACEHOLDER = re.compile(r"(?<![A-Z])(?!README|CONTRIBUTING)[A-Z]{4,}")
 BEYOND = ("build/", "train.c", "/")  # made by a build, the reader's own program, the root directory
 LONGEST = {"docs/tour.md": 200, "docs/tour_short.md": 80, "docs/tour_ranks.md": 150, "docs/tour_mesh.md": 120,
            "docs/debugging.md": 120, "CONTRIBUTING.md": 120}
-SPINE, SPINE_LINES, COVERAGE = "docs/spine.md", 11000, "docs/coverage.md"
+SPINE, SPINE_LINES, COVERAGE = "docs/spine.md", 10500, "docs/coverage.md"
 ERRORS = "docs/errors.md"
 
 
@@ -255,7 +255,8 @@ def printed(tree, text):
 
 def spine(tree, prose):
     """The lines of the files in the first column of its tables."""
-    paths = [tree.find(name, "") for name in re.findall(r"^\| `([\w./-]+)` \|", prose, re.MULTILINE)]
+    rows = re.findall(r"^\| (`[^|]+`) \|", prose, re.MULTILINE)
+    paths = [tree.find(name, "") for row in rows for name in re.findall(r"`([\w./-]+)`", row)]
     lines = sum(tree.read(path).count("\n") for path in paths if path)
     if not paths or lines > SPINE_LINES:
         yield 1, f"the spine is {len(paths)} files of {lines} lines; at most {SPINE_LINES} lines"
@@ -405,7 +406,7 @@ PLANTED = {  # what, where, and what is replaced by what
     "a long README": ("core/README.md", "\n", "\n" * 31),
     "a row whose tests do not have it": ("tests/x.h", "tn_raise(1)", "0"),
     "a row whose tests do not give the option": ("tests/test_x.py", "--steps", "steps"),
-    "a spine that has grown": ("core/error.c", "limit = 3;\n", "limit = 3;\n" + "\n" * 11000),
+    "a spine that has grown": ("core/error.c", "limit = 3;\n", "limit = 3;\n" + "\n" * 10500),
     "a spine of nothing": ("docs/spine.md", "`core/error.c`", "core"),
     "a long tour": ("docs/tour.md", "`limit`.\n", "`limit`.\n" + "\n" * 200),
 }
