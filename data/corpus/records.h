@@ -18,19 +18,39 @@ typedef struct tn__record_text {
     size_t bytes;
 } tn__record_text;
 
-/* A part of an option's text. */
-typedef struct tn__json_path {
-    const char *begin, *end;
+typedef enum tn__step_kind { TN__STEP_MEMBER, TN__STEP_ELEMENT, TN__STEP_EACH } tn__step_kind;
+
+typedef struct tn__path_step {
+    tn__step_kind kind;
+    tn__record_text text; /* a member's name, or "[0]", or "[]" */
+    uint32_t index;       /* of the element */
+} tn__path_step;
+
+/* Of an option's text: one byte, or a path. */
+typedef struct tn__text_part {
+    const char *literal;
+    tn__path_step *steps; /* of the path */
+    int count;
     int lists; /* how often it has [] */
+    int rest;  /* the step behind the last [] */
     bool name; /* no path, but the name of a member */
-} tn__json_path;
+} tn__text_part;
+
+/* What an option says. */
+typedef struct tn__record_template {
+    char *text; /* a copy of the option */
+    tn__path_step *steps;
+    tn__text_part *parts;
+    int count;       /* of parts; 1: a path */
+    tn__buffer made; /* the parts' texts */
+} tn__record_template;
 
 /* Zeros to begin with. */
 typedef struct tn__records {
-    bool pairs;
-    bool has_path;         /* not only names of members */
-    char *texts[2];        /* copies of the options' */
-    tn__json_path deepest; /* the path that goes through all the lists */
+    tn__record_template templates[2];
+    int count;                    /* of templates; 2: pairs */
+    bool has_path;                /* not only names of members */
+    const tn__text_part *deepest; /* the path that goes through all the lists */
 
     const tn__json *root; /* the value; NULL: none, or all its documents have been returned */
     const char *path;     /* of the file that it is in, for errors, and */
@@ -39,7 +59,7 @@ typedef struct tn__records {
     int level; /* lists of which an element has been chosen: */
     const tn__json *at[TN__PATH_LISTS];
     uint32_t index[TN__PATH_LISTS], size[TN__PATH_LISTS]; /* its index, and the list's size */
-    tn__buffer made[2];                                   /* texts of several parts */
+    int behind[TN__PATH_LISTS];                           /* the step after [] */
 } tn__records;
 
 /* False after raising TN_EVALUE or TN_ENOMEM. */
