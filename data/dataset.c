@@ -5,6 +5,7 @@
 #include "core/memory.h"
 #include "data/identity.h"
 #include "data/rows.h"
+#include "data/sampler.h"
 #include "data/taken.h"
 #include "tern/sys/tensor.h"
 
@@ -15,8 +16,8 @@
 #define CALL_EXAMPLE 0xfffffffd00000000u
 
 tn_generator tn_example_generator(tn_example e, uint64_t seed) {
-    tn_random4 r = tn_philox(seed, (uint64_t)e.epoch, CALL_EXAMPLE, (uint64_t)e.place);
-    return (tn_generator){.seed = (uint64_t)r.word[1] << 32 | r.word[0]};
+    return (tn_generator){
+        .seed = tn__draw_word(seed, (uint64_t)e.epoch, CALL_EXAMPLE, (uint64_t)e.place)};
 }
 
 /* ---- Identity -------------------------------------------------------------------------------- */

@@ -43,8 +43,7 @@ tn_sampler tn_replacement_sampler(uint64_t seed) {
 
 /* A number in [0, n): the high half of a 64 x 64 bit product, so the bias is n / 2^64. */
 static int64_t draw_index(uint64_t seed, uint64_t epoch, uint64_t call, uint64_t index, int64_t n) {
-    tn_random4 r = tn_philox(seed, epoch, call, index);
-    uint64_t word = (uint64_t)r.word[1] << 32 | r.word[0];
+    uint64_t word = tn__draw_word(seed, epoch, call, index);
     return (int64_t)(((unsigned __int128)word * (uint64_t)n) >> 64);
 }
 
@@ -81,17 +80,6 @@ int64_t tn__split_index(uint64_t seed, int64_t size, int64_t place) {
 
 /* ---- By weights ------------------------------------------------------------------------------ */
 
-/* The numbers of all examples, contiguous and on the CPU. Inert after raising. */
-static tn_tensor *read_numbers(tn_tensor *from, tn_dtype dtype, const char *operation) {
-    if (!tn__usable(from, operation)) { return tn_inert(); }
-    if (tn_ndim(from) != 1 || tn_count(from) < 1) {
-        tn__raise(TN_ESHAPE, operation, "%s is not one number for each example",
-                  tn_shape_text(from));
-        return tn_inert();
-    }
-    return tn_contiguous(tn_to(tn_cast(from, dtype), tn_cpu()));
-}
-
 static bool sum_weights(const double *weights, int64_t n, double *sums) {
     double sum = 0;
     for (int64_t i = 0; i < n; i++) {
@@ -107,29 +95,10 @@ static bool sum_weights(const double *weights, int64_t n, double *sums) {
     return true;
 }
 
-tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed) {
-    TN_NO_GRAD;
-    TN_SCOPE;
-    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .parts = 1, .draws = draws};
-    const tn_tensor *f64 = read_numbers(weights, TN_F64, "weighted_sampler");
-    const char *wrong = TN__BEYOND({"draws", draws, 1, 0});
-    if (wrong) {
-        tn__raise(TN_EVALUE, "weighted_sampler", "%s", wrong);
-    } else if (!tn_is_inert(f64) && !tn_dtype_is_float(tn_dtype_of(weights))) {
-        tn__raise(TN_EDTYPE, "weighted_sampler", "the weights are %s (they must be floats)",
-                  tn_dtype_name(tn_dtype_of(weights)));
-    }
-    tn_tensor *table = tn__pending() ? tn_inert() : tn_empty_on(tn_cpu(), tn_shape(f64), TN_F64);
-    bool done = !tn_is_inert(table) && sum_weights(tn_data(f64), tn_count(f64), tn_data_mut(table));
-    s.table = tn_return(done ? table : tn_inert());
-    return s;
-}
-
 /* The first example whose running sum is above a random number below the last sum. */
 static int64_t weighted_index(const tn_sampler *s, int64_t size, uint64_t epoch, int64_t place) {
     const double *sums = tn_data(s->table);
-    tn_random4 r = tn_philox(s->seed, epoch, CALL_WEIGHTED, (uint64_t)place);
-    uint64_t word = (uint64_t)r.word[1] << 32 | r.word[0];
+    uint64_t word = tn__draw_word(s->seed, epoch, CALL_WEIGHTED, (uint64_t)place);
     double at = (double)(word >> 11) * 0x1p-53 * sums[size - 1];
     int64_t low = 0, high = size - 1;
     while (low < high) {
@@ -169,26 +138,6 @@ static bool sort_lengths(const int64_t *lengths, int64_t n, int64_t *order) {
     return true;
 }
 
-tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, uint64_t seed) {
-    TN_NO_GRAD;
-    TN_SCOPE;
-    tn_sampler s = {
-        .kind = TN_SAMPLE_BUCKETED, .seed = seed, .parts = 1, .batch = batch, .bucket = bucket};
-    const tn_tensor *i64 = read_numbers(lengths, TN_I64, "bucket_sampler");
-    const char *wrong = TN__BEYOND({"batch", batch, 1, 0}, {"bucket", bucket, 1, 0});
-    if (wrong) {
-        tn__raise(TN_EVALUE, "bucket_sampler", "%s", wrong);
-    } else if (!tn_is_inert(i64) && tn_dtype_of(lengths) != TN_I64) {
-        tn__raise(TN_EDTYPE, "bucket_sampler", "the lengths are %s (they must be i64)",
-                  tn_dtype_name(tn_dtype_of(lengths)));
-    }
-    tn_tensor *table = tn__pending() ? tn_inert() : tn_empty_on(tn_cpu(), tn_shape(i64), TN_I64);
-    bool done =
-        !tn_is_inert(table) && sort_lengths(tn_data(i64), tn_count(i64), tn_data_mut(table));
-    s.table = tn_return(done ? table : tn_inert());
-    return s;
-}
-
 /* a * b, or `most` if that is less. */
 static int64_t product_below(int64_t a, int64_t b, int64_t most) {
     int64_t product;
@@ -203,8 +152,7 @@ static int64_t bucketed_index(const tn_sampler *s, int64_t size, uint64_t epoch,
     }
     int64_t bucket = product_below(step, s->bucket, size), first = place / bucket * bucket;
     int64_t count = size - first < bucket ? size - first : bucket;
-    tn_random4 r = tn_philox(s->seed, epoch, CALL_BUCKET, (uint64_t)first);
-    uint64_t key = (uint64_t)r.word[1] << 32 | r.word[0];
+    uint64_t key = tn__draw_word(s->seed, epoch, CALL_BUCKET, (uint64_t)first);
     const int64_t *order = tn_data(s->table);
     return order[first + shuffled_index(key, count, epoch, place - first)];
 }
@@ -212,6 +160,50 @@ static int64_t bucketed_index(const tn_sampler *s, int64_t size, uint64_t epoch,
 void tn__sampler_identify(const tn_sampler *s, char digest[33], int64_t *step) {
     tn__digest_of(tn_data(s->table), (size_t)tn_count(s->table) * sizeof(int64_t), digest);
     *step = product_below(s->batch, s->parts, INT64_MAX);
+}
+
+/* ---- Their tables ---------------------------------------------------------------------------- */
+
+/* Gives s its table, made of a number for each example; inert after raising. `wrong` says what is
+ * wrong with the other arguments. */
+static tn_sampler with_table(tn_sampler s, tn_tensor *from, const char *wrong) {
+    TN_NO_GRAD;
+    TN_SCOPE;
+    bool weighted = s.kind == TN_SAMPLE_WEIGHTED;
+    const char *operation = weighted ? "weighted_sampler" : "bucket_sampler";
+    s.parts = 1;
+    s.table = tn_inert();
+    if (tn__pending() || !tn__usable(from, operation)) { return s; }
+    tn_dtype given = tn_dtype_of(from), dtype = weighted ? TN_F64 : TN_I64;
+    if (tn_ndim(from) != 1 || tn_count(from) < 1) {
+        tn__raise(TN_ESHAPE, operation, "%s is not one number for each example",
+                  tn_shape_text(from));
+    } else if (wrong) {
+        tn__raise(TN_EVALUE, operation, "%s", wrong);
+    } else if (weighted ? !tn_dtype_is_float(given) : given != TN_I64) {
+        tn__raise(TN_EDTYPE, operation, "the %s are %s (they must be %s)",
+                  weighted ? "weights" : "lengths", tn_dtype_name(given),
+                  weighted ? "floats" : "i64");
+    } else {
+        const tn_tensor *all = tn_contiguous(tn_to(tn_cast(from, dtype), tn_cpu()));
+        tn_tensor *table = tn_empty_on(tn_cpu(), tn_shape(all), dtype);
+        if (!tn_is_inert(all) && !tn_is_inert(table) &&
+            (weighted ? sum_weights(tn_data(all), tn_count(all), tn_data_mut(table))
+                      : sort_lengths(tn_data(all), tn_count(all), tn_data_mut(table)))) {
+            s.table = tn_return(table);
+        }
+    }
+    return s;
+}
+
+tn_sampler tn_weighted_sampler(tn_tensor *weights, int64_t draws, uint64_t seed) {
+    tn_sampler s = {.kind = TN_SAMPLE_WEIGHTED, .seed = seed, .draws = draws};
+    return with_table(s, weights, TN__BEYOND({"draws", draws, 1, 0}));
+}
+
+tn_sampler tn_bucket_sampler(tn_tensor *lengths, int64_t batch, int64_t bucket, uint64_t seed) {
+    tn_sampler s = {.kind = TN_SAMPLE_BUCKETED, .seed = seed, .batch = batch, .bucket = bucket};
+    return with_table(s, lengths, TN__BEYOND({"batch", batch, 1, 0}, {"bucket", bucket, 1, 0}));
 }
 
 /* ---- All kinds ------------------------------------------------------------------------------- */

@@ -4,6 +4,12 @@
 
 #include "tern/data.h"
 
+/* The first 64 bits of tn_philox. */
+static inline uint64_t tn__draw_word(uint64_t seed, uint64_t epoch, uint64_t call, uint64_t index) {
+    tn_random4 r = tn_philox(seed, epoch, call, index);
+    return (uint64_t)r.word[1] << 32 | r.word[0];
+}
+
 /* Where `position` of this part, a valid one, is in the whole order of an epoch. */
 int64_t tn__sampler_place(const tn_sampler *s, int64_t size, int64_t position);
 
