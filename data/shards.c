@@ -462,37 +462,34 @@ tn_dataset *tn_sliding_shards(const char *pattern, int64_t length, int64_t strid
     return open_pattern(pattern, &plan);
 }
 
-int64_t tn_token_shards_vocab(const char *pattern) {
-    glob_t found;
-    if (!find_paths(pattern, &found, "token_shards_vocab")) { return 0; }
+/* The largest vocabulary of what is told of the files; 0: nothing is, or after raising, as when a
+ * file is not from the tokenizer `ours` (NULL: any will do). */
+static int64_t look_beside(const char *pattern, const char *ours, const char *operation) {
     int64_t most = 0;
+    glob_t found;
+    if (!find_paths(pattern, &found, operation)) { return 0; }
     for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
+        const char *path = found.gl_pathv[i];
         tn__tokens_told told = {0};
-        tn__tokens_state state = tn__tokens_beside(found.gl_pathv[i], &told, "token_shards_vocab");
-        most = state == TN__TOKENS_WHOLE && told.vocab > most ? told.vocab : most;
+        if (tn__tokens_beside(path, &told, operation) != TN__TOKENS_WHOLE) { continue; }
+        if (ours && *told.tokenizer && strcmp(told.tokenizer, ours) != 0) {
+            tn__raise(TN_EMISMATCH, operation,
+                      "%s was made with another tokenizer (" TN__TOKENS_JSON " beside it)", path);
+        }
+        most = told.vocab > most ? told.vocab : most;
     }
     globfree(&found);
     return tn__pending() ? 0 : most;
 }
 
+int64_t tn_token_shards_vocab(const char *pattern) {
+    return look_beside(pattern, NULL, "token_shards_vocab");
+}
+
 tn_status tn_token_shards_check(const char *pattern, const tn_tokenizer *tokenizer) {
     static const char operation[] = "token_shards_check";
     char ours[TN__DIGEST_DIGITS + 1];
-    glob_t found;
     if (!tokenizer) { return tn__raise(TN_EVALUE, operation, "the tokenizer is NULL"); }
-    if (!tn__tokenizer_digest(tokenizer, ours, operation) ||
-        !find_paths(pattern, &found, operation)) {
-        return tn_error();
-    }
-    for (size_t i = 0; i < found.gl_pathc && !tn__pending(); i++) {
-        tn__tokens_told told = {0};
-        tn__tokens_state state = tn__tokens_beside(found.gl_pathv[i], &told, operation);
-        if (state == TN__TOKENS_WHOLE && *told.tokenizer && strcmp(told.tokenizer, ours) != 0) {
-            tn__raise(TN_EMISMATCH, operation,
-                      "%s was made with another tokenizer (" TN__TOKENS_JSON " beside it)",
-                      found.gl_pathv[i]);
-        }
-    }
-    globfree(&found);
+    if (tn__tokenizer_digest(tokenizer, ours, operation)) { look_beside(pattern, ours, operation); }
     return tn_error();
 }
