@@ -239,11 +239,14 @@ typedef struct reading {
     char **header; /* column names; NULL: none */
 } reading;
 
-static bool raise_at(const reading *r, int64_t column, const char *text, const char *what) {
+typedef enum taken { ROW_TAKEN, ROW_DROPPED, ROW_FAILED } taken;
+
+static taken raise_at(const reading *r, int64_t column, const char *text, const char *what) {
     const char *name = r->header ? r->header[column] : "";
-    return tn__fail(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
-                    r->file.path, (long long)r->file.line, (long long)column, *name ? " (" : "",
-                    name, *name ? ")" : "", text, what);
+    tn__raise(TN_EFORMAT, "csv_dataset", "%s: line %lld, column %lld%s%.60s%s: \"%.60s\" %s",
+              r->file.path, (long long)r->file.line, (long long)column, *name ? " (" : "", name,
+              *name ? ")" : "", text, what);
+    return ROW_FAILED;
 }
 
 /* The column with this name or, failing that, this number. -1 after raising. */
@@ -337,7 +340,11 @@ static bool is_missing(const char *text, size_t bytes) {
     return missing;
 }
 
-typedef enum taken { ROW_TAKEN, ROW_DROPPED, ROW_FAILED } taken;
+/* What becomes of a row without a value in this column. */
+static taken lack_value(const reading *r, int64_t column, const char *text) {
+    if (r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
+    return raise_at(r, column, text, "is a missing value");
+}
 
 /* A number of the record; a missing one is NaN if the options and `may_lack` allow it. */
 static taken take_number(const reading *r, int64_t column, bool may_lack, float *to) {
@@ -348,27 +355,18 @@ static taken take_number(const reading *r, int64_t column, bool may_lack, float 
         *to = (float)value;
         return ROW_TAKEN;
     }
-    bool missing = is_missing(text, bytes);
-    if (missing && r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
-    if (missing && r->options->missing == TN_MISSING_NAN && may_lack) {
-        *to = NAN;
-        return ROW_TAKEN;
-    }
-    raise_at(r, column, text, missing ? "is a missing value" : "is not a number");
-    return ROW_FAILED;
+    if (!is_missing(text, bytes)) { return raise_at(r, column, text, "is not a number"); }
+    if (r->options->missing != TN_MISSING_NAN || !may_lack) { return lack_value(r, column, text); }
+    *to = NAN;
+    return ROW_TAKEN;
 }
 
 static taken take_class(reading *r) {
     size_t bytes;
     const char *text = field_of(&r->file, r->target, &bytes);
-    if (bytes == 0 && r->options->missing == TN_MISSING_DROP) { return ROW_DROPPED; }
-    if (bytes == 0) {
-        raise_at(r, r->target, text, "is a missing value");
-        return ROW_FAILED;
-    }
+    if (bytes == 0) { return lack_value(r, r->target, text); }
     if (r->classes.given && !tn__text_find(&r->classes.table, text, bytes)) {
-        raise_at(r, r->target, text, "is not one of the classes");
-        return ROW_FAILED;
+        return raise_at(r, r->target, text, "is not one of the classes");
     }
     int64_t number = class_number(&r->classes, text, bytes);
     r->y.labels[r->rows] = number;
