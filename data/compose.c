@@ -144,18 +144,13 @@ static chain *chain_new(tn_dataset *const *datasets, int count) {
     }
     chain *d = tn__calloc_for(1, sizeof(*d) + (size_t)count * sizeof(d->list[0]), "concat_dataset");
     if (!d) { return NULL; }
-    const tn_dataset *first = datasets[0];
-    d->base = (tn_dataset){.kind = "concatenation",
-                           .x_dims = first->x_dims,
-                           .y_dims = first->y_dims,
-                           .x_dtype = first->x_dtype,
-                           .y_dtype = first->y_dtype,
-                           .classes = first->classes,
-                           .get = chain_get,
-                           .length = chain_length,
-                           .fields = chain_fields,
-                           .digest = chain_digest,
-                           .free = chain_free};
+    d->base = tn__dataset_like(datasets[0], "concatenation");
+    d->base.size = 0; /* so far */
+    d->base.get = chain_get;
+    d->base.length = chain_length;
+    d->base.fields = chain_fields;
+    d->base.digest = chain_digest;
+    d->base.free = chain_free;
     d->count = count;
     for (int k = 0; k < count; k++) {
         d->list[k].d = datasets[k];
@@ -229,18 +224,13 @@ static void subset_free(tn_dataset *self) {
 static subset *subset_new(tn_dataset *whole, int64_t size, const char *operation) {
     subset *d = tn__calloc_for(1, sizeof(*d), operation);
     if (!d) { return NULL; }
-    d->base = (tn_dataset){.kind = "subset",
-                           .size = size,
-                           .x_dims = whole->x_dims,
-                           .y_dims = whole->y_dims,
-                           .x_dtype = whole->x_dtype,
-                           .y_dtype = whole->y_dtype,
-                           .classes = whole->classes,
-                           .get = subset_get,
-                           .length = whole->length ? subset_length : NULL,
-                           .fields = subset_fields,
-                           .below = whole,
-                           .free = subset_free};
+    d->base = tn__dataset_like(whole, "subset");
+    d->base.size = size;
+    d->base.get = subset_get;
+    d->base.length = whole->length ? subset_length : NULL;
+    d->base.fields = subset_fields;
+    d->base.below = whole;
+    d->base.free = subset_free;
     return d;
 }
 

@@ -14,4 +14,16 @@ bool tn__dataset_take(tn_dataset *d, const char *operation);
 /* Drops a reference that tn__dataset_take took. */
 void tn__dataset_give_up(tn_dataset *d);
 
+/* A dataset whose examples look like d's, as many of them; it has no functions, fields or owners.
+ */
+static inline tn_dataset tn__dataset_like(const tn_dataset *d, const char *kind) {
+    return (tn_dataset){.kind = kind,
+                        .size = d->size,
+                        .x_dims = d->x_dims,
+                        .y_dims = d->y_dims,
+                        .x_dtype = d->x_dtype,
+                        .y_dtype = d->y_dtype,
+                        .classes = d->classes};
+}
+
 #endif

@@ -144,18 +144,13 @@ static transformed *transformed_new(tn_dataset *below, const tn_transform *list,
         free(d);
         return NULL;
     }
-    d->base = (tn_dataset){.kind = "transformed",
-                           .size = below->size,
-                           .x_dims = dims,
-                           .y_dims = below->y_dims,
-                           .x_dtype = TN_F32,
-                           .y_dtype = below->y_dtype,
-                           .classes = below->classes,
-                           .get = transformed_get,
-                           .length = below->length ? transformed_length : NULL,
-                           .fields = fields,
-                           .below = below,
-                           .free = transformed_free};
+    d->base = tn__dataset_like(below, "transformed");
+    d->base.x_dims = dims;
+    d->base.get = transformed_get;
+    d->base.length = below->length ? transformed_length : NULL;
+    d->base.fields = fields;
+    d->base.below = below;
+    d->base.free = transformed_free;
     d->seed = seed;
     d->scratch_size = scratch_size;
     d->count = count;
