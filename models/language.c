@@ -82,7 +82,7 @@ tn_status tn_lm_shape_of(void *m, tn_lm_shape *shape) {
     return tn_error();
 }
 
-/* `ahead`: as of tn__lm_loss_ahead, of logits that are ours; or 0. */
+/* `ahead`: as of tn__lm_losses, of logits that are ours; or 0. */
 static tn_tensor *losses_of(void *module, tn_tensor *logits, tn_tensor *targets, tn_reduction how,
                             double ahead) {
     const tn_module *m = tn__module_of(module, "lm_loss");
@@ -99,8 +99,8 @@ tn_tensor *tn__lm_loss_of(void *module, tn_tensor *logits, tn_tensor *targets) {
     return losses_of(module, logits, targets, TN_MEAN, 0);
 }
 
-static tn_tensor *loss_of_call(void *module, tn_tensor *tokens, tn_tensor *targets,
-                               tn_reduction how, double ahead) {
+tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn_reduction how,
+                         double ahead) {
     TN_SCOPE; /* the logits, which are large, are freed once their gradient is there */
     const tn_module *m = tn__module_of(module, "lm_loss");
     tn__loss_rule *rule = m && m->lists ? &m->lists->loss : &(tn__loss_rule){0};
@@ -115,16 +115,8 @@ static tn_tensor *loss_of_call(void *module, tn_tensor *tokens, tn_tensor *targe
     return tn_return(stages->share(stages->state, losses));
 }
 
-tn_tensor *tn__lm_losses(void *module, tn_tensor *tokens, tn_tensor *targets, tn_reduction how) {
-    return loss_of_call(module, tokens, targets, how, 0);
-}
-
-tn_tensor *tn__lm_loss_ahead(void *module, tn_tensor *tokens, tn_tensor *targets, double ahead) {
-    return loss_of_call(module, tokens, targets, TN_MEAN, ahead);
-}
-
 tn_tensor *tn_lm_loss(void *module, tn_tensor *tokens, tn_tensor *targets) {
-    return tn__lm_loss_ahead(module, tokens, targets, 1.0);
+    return tn__lm_losses(module, tokens, targets, TN_MEAN, 1.0);
 }
 
 tn_tensor *tn_lm_targets(tn_tensor *tokens, tn_tensor *lengths) {

@@ -62,14 +62,13 @@ TN_API void tn__lm_recompute_blocks(void *m);
  * differently (tn__loss_rule). The logits are consumed. */
 TN_API tn_tensor *tn__lm_loss_of(void *m, tn_tensor *logits, tn_tensor *targets);
 
-/* tn_lm_loss of any module that maps tokens (B, T) to logits, with another reduction; TN_NONE: a
- * loss for each target, (B, T). On every rank of those that split m. */
-tn_tensor *tn__lm_losses(void *m, tn_tensor *tokens, tn_tensor *targets, tn_reduction how);
-
-/* tn_lm_loss whose gradient will probably be `ahead` when a backward reaches it: 1 for a root, what
- * it is multiplied by otherwise. Any other costs a pass over the logits, and in bf16 their gradient
- * is rounded once more (tn__cross_entropy_ahead). */
-TN_API tn_tensor *tn__lm_loss_ahead(void *m, tn_tensor *tokens, tn_tensor *targets, double ahead);
+/* tn_lm_loss of any module that maps tokens (B, T) to logits, with any reduction; TN_NONE: a loss
+ * for each target, (B, T). On every rank of those that split m. Its gradient will probably be
+ * `ahead` when a backward reaches it: 1 for a root, what it is multiplied by otherwise; 0: nobody
+ * knows. Any other costs a pass over the logits, and in bf16 their gradient is rounded once more
+ * (tn__cross_entropy_ahead). */
+TN_API tn_tensor *tn__lm_losses(void *m, tn_tensor *tokens, tn_tensor *targets, tn_reduction how,
+                                double ahead);
 
 /* tn_call, of any module; the ranks of context parallelism get what all of them have computed. */
 tn_tensor *tn__lm_call(void *m, tn_tensor *x);

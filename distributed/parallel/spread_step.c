@@ -22,7 +22,8 @@ static bool all_read(int64_t read, int64_t n) {
 static tn_tensor *micro_step(tn_module *m, const tn_batch *b, int64_t n, tn_scaler *scaler) {
     TN_SCOPE;
     double share = 1.0 / (double)n, ahead = scaler ? share * tn_scaler_where(scaler).scale : share;
-    tn_tensor *loss = tn__lm_loss_ahead(m, b->x, b->y, ahead), *part = tn_mul_scalar(loss, share);
+    tn_tensor *loss = tn__lm_losses(m, b->x, b->y, TN_MEAN, ahead);
+    tn_tensor *part = tn_mul_scalar(loss, share);
     tn_backward(scaler ? tn_scaler_scale(scaler, part) : part);
     return tn_return(tn_cast(tn_detach(loss), TN_F64)); /* so that a sum is that of ranks */
 }

@@ -66,7 +66,7 @@ static void finish_step(tn_optim *opt, tn_tensor *loss, bool clips) {
 /* A micro-batch of two. */
 static void run_micro(tn_gpt *gpt, tn_tensor *x, tn_tensor *y) {
     TN_SCOPE;
-    tn_tensor *loss = tn_mul_scalar(tn__lm_loss_ahead(gpt, x, y, 0.5), 0.5);
+    tn_tensor *loss = tn_mul_scalar(tn__lm_losses(gpt, x, y, TN_MEAN, 0.5), 0.5);
     begin_phase("backward");
     tn_backward(loss);
 }

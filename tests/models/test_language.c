@@ -437,7 +437,7 @@ static tn_tensor *loss_gradient(tn_gpt *gpt, tn_tensor *x, tn_tensor *y, bool by
                                 double factor, double ahead) {
     tn_module_zero_grad(gpt);
     tn_tensor *loss = by_hand ? tn_cross_entropy(tn_call(gpt, x), y, TN_MEAN)
-                              : tn__lm_loss_ahead(gpt, x, y, ahead);
+                              : tn__lm_losses(gpt, x, y, TN_MEAN, ahead);
     tn_backward(factor == 1 ? loss : tn_mul_scalar(loss, factor));
     return tn_copy(tn_grad_of(gpt->stem.wte.weight));
 }

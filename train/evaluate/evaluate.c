@@ -80,7 +80,7 @@ static tn_tensor *target_nats(evaluation *e, int64_t rows, int64_t T) {
     TN_SCOPE; /* frees the logits, which are large */
     tn_tensor *x = tn_from_data(e->x, TN_DIMS(rows, T), TN_I64);
     tn_tensor *y = tn_from_data(e->y, TN_DIMS(rows, T), TN_I64);
-    tn_tensor *nats = tn__lm_losses(e->model, x, y, TN_NONE);
+    tn_tensor *nats = tn__lm_losses(e->model, x, y, TN_NONE, 0);
     return tn_return(tn_contiguous(tn_cast(tn_to(nats, tn_cpu()), TN_F32)));
 }
 
