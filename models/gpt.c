@@ -117,26 +117,21 @@ static void init_stem(tn_gpt_stem *m, const tn_gpt_options *o) {
 }
 
 static void init_blocks(tn_gpt *m) {
-    tn_block_options block = tn_block_defaults();
-    block.heads = m->options.heads;
-    block.bias = m->options.bias;
-    block.dropout = m->options.dropout;
-    block.activation = m->options.activation;
-    block.dtype = m->options.dtype;
-    for (int i = 0; i < m->options.layers; i++) {
+    const tn_gpt_options *o = &m->options;
+    tn_block_options block =
+        TN_WITH(tn_block, .heads = o->heads, .bias = o->bias, .dropout = o->dropout,
+                .activation = o->activation, .dtype = o->dtype);
+    for (int i = 0; i < o->layers; i++) {
         char name[24];
         snprintf(name, sizeof(name), "h.%d", i);
-        tn_block_init(&m->h[i], m->options.width, block);
+        tn_block_init(&m->h[i], o->width, block);
         tn_module_add(m, name, &m->h[i]);
     }
 }
 
 static void init_top(tn_gpt_top *m, const tn_gpt_options *o, tn_tensor *classifier) {
     tn__layer_begin(m, sizeof(*m), "gpt_top", NULL, top_forward);
-    tn_norm_options norm = tn_norm_defaults();
-    norm.bias = o->bias;
-    norm.dtype = o->dtype;
-    tn_layer_norm_init(&m->ln_f, o->width, norm);
+    tn_layer_norm_init(&m->ln_f, o->width, TN_WITH(tn_norm, .bias = o->bias, .dtype = o->dtype));
     tn__linear_share(&m->lm_head, classifier);
     tn_module_add(m, "ln_f", &m->ln_f);
     tn_module_add(m, "lm_head", &m->lm_head);

@@ -112,10 +112,7 @@ static void init_layers(tn_llama *m) {
 /* The classifier: a matrix of its own, or that of the embedding. */
 static void init_top(tn_llama_top *m, const tn_llama_options *o, tn_tensor *tied) {
     tn__layer_begin(m, sizeof(*m), "llama_top", NULL, top_forward);
-    tn_norm_options norm = tn_norm_defaults();
-    norm.eps = o->eps;
-    norm.dtype = o->dtype;
-    tn_rms_norm_init(&m->norm, o->width, norm);
+    tn_rms_norm_init(&m->norm, o->width, TN_WITH(tn_norm, .eps = o->eps, .dtype = o->dtype));
     if (o->tied) {
         tn__linear_share(&m->lm_head, tied);
     } else {

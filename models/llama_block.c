@@ -36,21 +36,14 @@ void tn_llama_block_init(tn_llama_block *m, int64_t width, int64_t hidden,
         !tn__layer_options(m, options.from_defaults, "tn_llama_block")) {
         return;
     }
-    tn_norm_options norm = tn_norm_defaults();
-    norm.eps = options.eps;
-    norm.dtype = options.dtype;
-    tn_grouped_attention_options attention = tn_grouped_attention_defaults();
-    attention.heads = options.heads;
-    attention.kv_heads = options.kv_heads;
-    attention.head_width = options.head_width;
-    attention.rotary = options.rotary;
-    attention.dtype = options.dtype;
-    tn_gated_mlp_options mlp = tn_gated_mlp_defaults();
-    mlp.dtype = options.dtype;
+    tn_norm_options norm = TN_WITH(tn_norm, .eps = options.eps, .dtype = options.dtype);
+    tn_grouped_attention_options attention =
+        TN_WITH(tn_grouped_attention, .heads = options.heads, .kv_heads = options.kv_heads,
+                .head_width = options.head_width, .rotary = options.rotary, .dtype = options.dtype);
     tn_rms_norm_init(&m->input_layernorm, width, norm);
     tn_grouped_attention_init(&m->self_attn, width, attention);
     tn_rms_norm_init(&m->post_attention_layernorm, width, norm);
-    tn_gated_mlp_init(&m->mlp, width, hidden, mlp);
+    tn_gated_mlp_init(&m->mlp, width, hidden, TN_WITH(tn_gated_mlp, .dtype = options.dtype));
     tn_module_add(m, "self_attn", &m->self_attn);
     tn_module_add(m, "mlp", &m->mlp);
     tn_module_add(m, "input_layernorm", &m->input_layernorm);
