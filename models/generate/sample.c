@@ -151,6 +151,13 @@ static double sum_of_weights(const tn__candidates *c) {
 
 /* ---- Bounds: what is below cannot be a candidate --------------------------------------------- */
 
+/* Candidate i becomes number `to`. */
+static inline void move_candidate(tn__candidates *c, int64_t to, int64_t i) {
+    c->tokens[to] = c->tokens[i];
+    c->logits[to] = c->logits[i];
+    c->weights[to] = c->weights[i];
+}
+
 /* Keeps those of which `by` (logits or weights) is at least `least`. */
 static void keep_from(tn__candidates *c, const float *by, float least) {
     int64_t kept = 0;
@@ -158,10 +165,8 @@ static void keep_from(tn__candidates *c, const float *by, float least) {
         int64_t n = c->count - i < LANES ? c->count - i : LANES;
         if (n == LANES && largest_of_block(by + i, LANES) < least) { continue; /* most blocks */ }
         for (int64_t j = i; j < i + n; j++) {
-            bool keep = by[j] >= least;
-            c->tokens[kept] = c->tokens[j];
-            c->logits[kept] = c->logits[j];
-            c->weights[kept] = c->weights[j];
+            bool keep = by[j] >= least; /* `by` may be one of those that move */
+            move_candidate(c, kept, j);
             kept += keep;
         }
     }
@@ -240,9 +245,7 @@ static void keep_top_p(tn__candidates *c, double p) {
     for (int64_t i = 0; i < c->count; i++) {
         bool equal = c->logits[i] == at.logit, keep = !equal || at.missing > 0.0;
         at.missing -= equal ? (double)c->weights[i] : 0.0;
-        c->tokens[kept] = c->tokens[i];
-        c->logits[kept] = c->logits[i];
-        c->weights[kept] = c->weights[i];
+        move_candidate(c, kept, i);
         kept += keep;
     }
     c->count = kept;
@@ -252,10 +255,7 @@ void tn__sample_candidates(const float *logits, int64_t vocab, tn__sampling how,
                            tn__candidates *c) {
     if (how.temperature < coldest) {
         int64_t best = tn__sample_best(logits, vocab);
-        c->tokens[0] = (int32_t)best;
-        c->logits[0] = logits[best];
-        c->weights[0] = 1.0f;
-        c->count = 1;
+        tn__sample_picked(&logits[best], &best, 1, how, c);
         return;
     }
     for (int64_t i = 0; i < vocab; i++) {

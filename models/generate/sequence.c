@@ -90,30 +90,24 @@ static bool is_stop_token(int32_t token, const tn_generate_options *o) {
     return false;
 }
 
+static tn_status end_sequence(tn__sequence *s, tn_generated_end how) {
+    s->ended = true;
+    s->made.end = how;
+    return TN_OK;
+}
+
 /* Whether this token is the last, and the text that it adds. */
 static tn_status take_token(tn__sequence *s, int32_t token, const tn_generate_options *o) {
     tn_generated *made = &s->made;
     bool may_stop = made->tokens.count > o->min_new;
-    if (may_stop && is_stop_token(token, o)) {
-        s->ended = true;
-        made->end = TN_ENDED_BY_TOKEN;
-        return TN_OK;
-    }
+    if (may_stop && is_stop_token(token, o)) { return end_sequence(s, TN_ENDED_BY_TOKEN); }
     if (o->tokenizer) {
         size_t count;
         const char *bytes = tn_tokenizer_bytes(o->tokenizer, token, &count);
         if (!bytes || add_text(s, bytes, count) != TN_OK) { return tn_error(); }
-        if (may_stop && cut_at_stop(made, count, o)) {
-            s->ended = true;
-            made->end = TN_ENDED_BY_TEXT;
-            return TN_OK;
-        }
+        if (may_stop && cut_at_stop(made, count, o)) { return end_sequence(s, TN_ENDED_BY_TEXT); }
     }
-    if (made->tokens.count == o->max_new) {
-        s->ended = true;
-        made->end = TN_ENDED_BY_COUNT;
-    }
-    return TN_OK;
+    return made->tokens.count == o->max_new ? end_sequence(s, TN_ENDED_BY_COUNT) : TN_OK;
 }
 
 static tn_status tell_token(tn__sequence *s, int32_t token, const tn_generate_options *o) {
@@ -126,10 +120,7 @@ static tn_status tell_token(tn__sequence *s, int32_t token, const tn_generate_op
                                .text = made->text ? made->text + s->sent : NULL,
                                .bytes = certain - s->sent};
     s->sent = certain;
-    if (!o->on_token(&told, o->user) && !s->ended) {
-        s->ended = true;
-        s->made.end = TN_ENDED_BY_CALLER;
-    }
+    if (!o->on_token(&told, o->user) && !s->ended) { end_sequence(s, TN_ENDED_BY_CALLER); }
     return tn_error();
 }
 
