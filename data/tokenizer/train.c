@@ -273,28 +273,21 @@ static int32_t joined_id(trainer *t, int32_t left, int32_t right) {
     if (!text) { return -2; }
     memcpy(text, a, first);
     memcpy(text + first, b, second);
+    bool special = false;
     for (int i = 0; i < t->o.special_count; i++) {
-        if (strlen(t->o.special[i]) == first + second &&
-            memcmp(t->o.special[i], text, first + second) == 0) {
-            free(text);
-            return -1;
-        }
+        special = special || (strlen(t->o.special[i]) == first + second &&
+                              memcmp(t->o.special[i], text, first + second) == 0);
     }
-    const tn__text_entry *there = tn__text_find(&t->known, text, first + second);
-    if (there) {
+    tn__text_entry *entry = special ? NULL : tn__text_put(&t->known, text, first + second);
+    if (entry && entry->value < 0) {
+        entry->value = t->token_count++;
+        t->tokens[entry->value - 256] = text;
+        t->bytes[entry->value - 256] = first + second;
+    } else {
         free(text);
-        return there->value;
     }
-    tn__text_entry *entry = tn__text_put(&t->known, text, first + second);
-    if (!entry) {
-        free(text);
-        raise_memory();
-        return -2;
-    }
-    entry->value = t->token_count++;
-    t->tokens[entry->value - 256] = text;
-    t->bytes[entry->value - 256] = first + second;
-    return entry->value;
+    if (!entry && !special) { raise_memory(); }
+    return entry ? entry->value : special ? -1 : -2;
 }
 
 static bool join_pair(trainer *t, const waiting *w) {
