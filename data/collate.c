@@ -10,6 +10,15 @@
 
 #include <string.h>
 
+bool tn__dims_join(tn_dims *mine, tn_dims other, bool sequences) {
+    if (mine->ndim != other.ndim) { return false; }
+    if (sequences && mine->ndim > 0 && mine->size[0] != other.size[0]) {
+        mine->size[0] = other.size[0] = -1;
+    }
+    return mine->ndim < 0 ||
+           memcmp(mine->size, other.size, (size_t)mine->ndim * sizeof(*mine->size)) == 0;
+}
+
 /* ---- The tensors ----------------------------------------------------------------------------- */
 
 /* A tensor for `count` examples, kept for the caller; NULL after raising. */

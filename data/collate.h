@@ -33,6 +33,9 @@ static inline bool tn__dims_vary(tn_dims dims) {
     return dims.ndim > 0 && dims.size[0] == -1;
 }
 
+/* Makes `mine` describe both; false if they differ in more than the first size of sequences. */
+bool tn__dims_join(tn_dims *mine, tn_dims other, bool sequences);
+
 /* Sets x_pad and y_pad. False after raising. */
 bool tn__collator_pads(tn__collator *c, double x_pad, double y_pad);
 

@@ -86,16 +86,6 @@ static void chain_free(tn_dataset *self) {
     free(d);
 }
 
-/* Makes `mine` describe both; false if they differ in more than the first size of sequences. */
-static bool join_dims(tn_dims *mine, tn_dims other, bool sequences) {
-    if (mine->ndim != other.ndim) { return false; }
-    if (sequences && mine->ndim > 0 && mine->size[0] != other.size[0]) {
-        mine->size[0] = other.size[0] = -1;
-    }
-    return mine->ndim < 0 ||
-           memcmp(mine->size, other.size, (size_t)mine->ndim * sizeof(*mine->size)) == 0;
-}
-
 /* Whether both name the same classes in the same order. */
 static bool same_classes(const char *const *a, const char *const *b) {
     if (!a || !b) { return a == b; }
@@ -112,8 +102,8 @@ static bool join_link(chain *d, int k) {
     }
     d->list[k].end = base->size;
     base->length = each->length ? base->length : NULL;
-    if (!join_dims(&base->x_dims, each->x_dims, base->length) ||
-        !join_dims(&base->y_dims, each->y_dims, base->length)) {
+    if (!tn__dims_join(&base->x_dims, each->x_dims, base->length) ||
+        !tn__dims_join(&base->y_dims, each->y_dims, base->length)) {
         return tn__fail(TN_ESHAPE, "concat_dataset",
                         "the examples of dataset %d, \"%s\", differ in shape from those of \"%s\"",
                         k, each->kind, d->list[0].d->kind);

@@ -2,6 +2,7 @@
 #include "core/digest.h"
 #include "core/error.h"
 #include "core/memory.h"
+#include "data/collate.h"
 #include "data/identity.h"
 #include "tern/data.h"
 #include "tern/sys/tensor.h"
@@ -79,14 +80,8 @@ static void sequences_free(tn_dataset *self) {
 static bool common_dims(tn_tensor *const *list, int64_t n, const char *name, tn_dims *dims) {
     for (int64_t i = 0; i < n; i++) {
         if (!tn__usable(list[i], operation)) { return false; }
-        tn_dims own = tn_shape(list[i]);
-        if (i == 0) { *dims = own; }
-        tn_dims first = *dims;
-        if (own.ndim > 0 && own.ndim == first.ndim && own.size[0] != first.size[0]) {
-            dims->size[0] = own.size[0] = first.size[0] = -1;
-        }
-        if (own.ndim != first.ndim ||
-            memcmp(own.size, first.size, (size_t)own.ndim * sizeof(*own.size)) != 0) {
+        if (i == 0) { *dims = tn_shape(list[i]); }
+        if (!tn__dims_join(dims, tn_shape(list[i]), true)) {
             return tn__fail(TN_ESHAPE, operation,
                             "%s[%lld] is %s but %s[0] is %s (only the first sizes may differ)",
                             name, (long long)i, tn_shape_text(list[i]), name,
