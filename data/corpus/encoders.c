@@ -40,15 +40,6 @@ struct tn__encoders {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-static bool append_text(tn__batch *b, const char *text, size_t bytes) {
-    if (!tn__grow(&b->text, (int64_t)(b->bytes + bytes) + 1, &b->text_capacity, 1, "tokens")) {
-        return false;
-    }
-    if (bytes > 0) { memcpy(b->text + b->bytes, text, bytes); }
-    b->bytes += bytes;
-    return true;
-}
-
 static bool append_part(const tn__encoders *e, tn__batch *b, const tn_document *d) {
     tn__part p = {.number = d->number,
                   .piece = d->piece,
@@ -59,7 +50,8 @@ static bool append_part(const tn__encoders *e, tn__batch *b, const tn_document *
                   .bytes = d->bytes + d->completion_bytes};
     if (!e->how.place(e->how.user, &p)) { return !tn__pending(); }
     if (!tn__grow(&b->parts, b->count + 1, &b->capacity, sizeof(*b->parts), "tokens") ||
-        !append_text(b, d->text, d->bytes) || !append_text(b, d->completion, d->completion_bytes)) {
+        !tn__buffer_add(&b->text, d->text, d->bytes) ||
+        !tn__buffer_add(&b->text, d->completion, d->completion_bytes)) {
         return false;
     }
     b->parts[b->count++] = p;
@@ -72,7 +64,8 @@ static bool read_batch(tn__encoders *e, tn__batch *b) {
     size_t bytes = 0;
     int parts = 0;
     b->count = 0;
-    b->bytes = 0;
+    b->text.bytes = 0;
+    b->text.operation = "tokens";
     while (bytes < BATCH_BYTES && parts < BATCH_PARTS && tn_corpus_next(e->corpus, &d) &&
            append_part(e, b, &d)) {
         bytes += d.bytes + d.completion_bytes;
@@ -99,7 +92,7 @@ static void read_round(tn__encoders *e, round *r) {
 
 static bool encode_text(const tn__encoders *e, const tn__batch *b, size_t from, size_t to,
                         tn_ids *ids) {
-    return tn_tokenizer_encode(e->how.tokenizer, b->text + from, to - from, false, ids) == TN_OK;
+    return tn_tokenizer_encode(e->how.tokenizer, b->text.at + from, to - from, false, ids) == TN_OK;
 }
 
 /* A completion must be predicted from something: without a prompt, from the end token, with which a
@@ -137,7 +130,7 @@ static void encode_batch(const tn__encoders *e, tn__batch *b) {
             return;
         }
         p->end = b->ids.count;
-        p->has_end = p->bytes && memmem(b->text + from, p->bytes, end, end_bytes);
+        p->has_end = p->bytes && memmem(b->text.at + from, p->bytes, end, end_bytes);
         from += p->bytes;
     }
 }
@@ -221,7 +214,7 @@ void tn__encoders_end(tn__encoders *e) {
         end_round(r);
         for (int i = 0; r->slots && i < e->size; i++) {
             free(r->slots[i].batch.parts);
-            free(r->slots[i].batch.text);
+            tn__buffer_free(&r->slots[i].batch.text);
             tn_ids_free(&r->slots[i].batch.ids);
         }
         free(r->slots);

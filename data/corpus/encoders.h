@@ -9,6 +9,7 @@
 #ifndef TERN_DATA_CORPUS_ENCODERS_H
 #define TERN_DATA_CORPUS_ENCODERS_H
 
+#include "core/buffer.h"
 #include "tern/tokenizer.h"
 
 /* One text of a batch: a document, or a piece of one. The ids of a pair are the prompt, the
@@ -29,9 +30,7 @@ typedef struct tn__part {
 typedef struct tn__batch {
     tn__part *parts;
     int64_t count, capacity;
-    char *text;
-    size_t bytes;
-    int64_t text_capacity;
+    tn__buffer text;
     tn_ids ids;
     int64_t read; /* bytes of the corpus's files that had been read by then */
 } tn__batch;

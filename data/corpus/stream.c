@@ -145,11 +145,11 @@ static void unpacker_free(tn__unpacker *u) {
     free(u);
 }
 
-static bool unpacker_begin(tn__stream *s) {
+static bool unpacker_begin(tn__stream *s, bool zstd) {
     enum { GZIP_ONLY = 16 };
     tn__unpacker *u = tn__calloc(1, sizeof(*u));
     bool begun = false;
-    if (u && s->kind.form == TN__FORM_ZSTD) {
+    if (u && zstd) {
         u->is_zstd = true;
         u->zstd = ZSTD_createDStream();
         begun = u->zstd && !ZSTD_isError(ZSTD_initDStream(u->zstd));
@@ -176,19 +176,15 @@ static bool look_inside(tn__stream *s) {
     unsigned char inside[TN__KIND_BYTES];
     int64_t bytes = tn__stream_read(s, inside, sizeof(inside));
     if (bytes < 0) { return false; }
-    tn__kind packed = s->kind;
     s->kind = tn__kind_of(inside, (size_t)bytes, UINT64_MAX);
     if (s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD) {
         return tn__fail(TN_EFORMAT, s->file.operation, "%s is compressed twice", s->file.path);
     }
-    tn__kind found = s->kind;
+    bool zstd = s->unpacker->is_zstd;
     unpacker_free(s->unpacker);
     s->unpacker = NULL;
     s->at = 0;
-    s->kind = packed;
-    bool begun = unpacker_begin(s);
-    s->kind = found;
-    return begun;
+    return unpacker_begin(s, zstd);
 }
 
 static bool stream_begin(tn__stream *s) {
@@ -196,8 +192,8 @@ static bool stream_begin(tn__stream *s) {
     size_t bytes = s->file.bytes < sizeof(head) ? s->file.bytes : sizeof(head);
     if (!tn__reader_get(&s->file, 0, head, bytes)) { return false; }
     s->kind = tn__kind_of(head, bytes, s->file.bytes);
-    bool packed = s->kind.form == TN__FORM_GZIP || s->kind.form == TN__FORM_ZSTD;
-    return check_name(s) && (!packed || (unpacker_begin(s) && look_inside(s)));
+    bool zstd = s->kind.form == TN__FORM_ZSTD, packed = zstd || s->kind.form == TN__FORM_GZIP;
+    return check_name(s) && (!packed || (unpacker_begin(s, zstd) && look_inside(s)));
 }
 
 bool tn__stream_open(tn__stream *s, const char *path, const char *operation) {

@@ -199,7 +199,7 @@ static bool put_batch(making *m, const tn__batch *b) {
         m->made.documents += p->begins;
         from = p->end;
     }
-    m->made.text += (int64_t)b->bytes;
+    m->made.text += (int64_t)b->text.bytes;
     m->made.read = b->read;
     m->made.train = tn_shards_writer_tokens(m->splits[0].writer);
     m->made.val = tn_shards_writer_tokens(m->splits[1].writer);
