@@ -50,24 +50,18 @@ tn_batch tn_mixup(tn_batch b, int64_t classes, double alpha, uint64_t seed) {
     const char *wrong = TN__BEYOND({"classes", classes, 1, 0});
     if (wrong) {
         tn__raise(TN_EVALUE, "mixup", "%s", wrong);
-        return b;
-    }
-    if (!(alpha > 0) || !isfinite(alpha)) {
+    } else if (!(alpha > 0) || !isfinite(alpha)) {
         tn__raise(TN_EVALUE, "mixup", "alpha is %g (it must be above 0, and finite)", alpha);
-        return b;
-    }
-    if (!tn_dtype_is_float(tn_dtype_of(x))) {
+    } else if (!tn_dtype_is_float(tn_dtype_of(x))) {
         tn__raise(TN_EDTYPE, "mixup", "x is %s: integers cannot be mixed",
                   tn_dtype_name(tn_dtype_of(x)));
-        return b;
-    }
-    if (tn_ndim(y) != 1 || tn_ndim(x) < 1 || tn_size(x, 0) != tn_size(y, 0)) {
+    } else if (tn_ndim(y) != 1 || tn_ndim(x) < 1 || tn_size(x, 0) != tn_size(y, 0)) {
         tn__raise(TN_ESHAPE, "mixup", "x is %s and y %s, but there should be one class per row",
                   tn_shape_text(x), tn_shape_text(y));
-        return b;
+    } else {
+        double lambda = draw_lambda(&b, alpha, seed);
+        b.y = mix_rows(tn_cast(tn_one_hot(y, classes), tn_dtype_of(x)), lambda);
+        b.x = tn_is_inert(b.y) ? b.y : mix_rows(x, lambda);
     }
-    double lambda = draw_lambda(&b, alpha, seed);
-    b.y = mix_rows(tn_cast(tn_one_hot(y, classes), tn_dtype_of(x)), lambda);
-    b.x = tn_is_inert(b.y) ? b.y : mix_rows(x, lambda);
     return b;
 }
