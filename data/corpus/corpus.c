@@ -63,11 +63,6 @@ static bool is_named(const char *path, const char *ending) {
     return bytes >= more && memcmp(path + bytes - more, ending, more) == 0;
 }
 
-/* The name decides, since the first line of a text may be anything. */
-static bool is_json_name(const char *path) {
-    return is_named(path, ".jsonl") || is_named(path, ".json") || is_named(path, ".ndjson");
-}
-
 static void close_file(tn_corpus *c) {
     tn__lines_close(&c->file);
     tn__records_begin(&c->records, NULL, NULL, 0);
@@ -82,8 +77,10 @@ static bool open_file(tn_corpus *c) {
     c->open = true;
     c->within = false;
     c->line = 0;
-    c->is_json = c->options.pairs || is_json_name(path);
-    c->is_value = c->records.has_path && !is_named(path, ".jsonl") && !is_named(path, ".ndjson");
+    /* The name decides, since the first line of a text may be anything. */
+    bool lines = is_named(path, ".jsonl") || is_named(path, ".ndjson");
+    c->is_json = c->options.pairs || lines || is_named(path, ".json");
+    c->is_value = c->records.has_path && !lines;
     size_t piece = c->file.stream.file.bytes / PIECES;
     c->piece = piece < PIECE_LEAST ? PIECE_LEAST : piece > PIECE_MOST ? PIECE_MOST : piece;
     return true;

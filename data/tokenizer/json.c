@@ -81,6 +81,17 @@ static bool must_be_false(const tn__build *b, const tn__json *object, const char
            (!is || refuse_key(b, key_in(parent, name).text, tn__json_get(object, name), "false"));
 }
 
+/* Calls `read` with each element of a list and its number, until it returns false. */
+static bool read_list(tn__build *b, const tn__json *list, const char *name,
+                      bool (*read)(tn__build *b, const tn__json *one, uint32_t index)) {
+    if (!list || list->kind != TN__JSON_LIST) { return refuse_key(b, name, list, "a list"); }
+    const tn__json *one = tn__json_first(list);
+    for (uint32_t i = 0; i < list->count; i++, one = tn__json_next(one)) {
+        if (!read(b, one, i)) { return false; }
+    }
+    return true;
+}
+
 /* ---- The model ------------------------------------------------------------------------------- */
 
 static bool read_merge(tn__build *b, const tn__json *merge, uint32_t index) {
@@ -99,17 +110,6 @@ static bool read_merge(tn__build *b, const tn__json *merge, uint32_t index) {
                           where);
 }
 
-static bool read_merges(tn__build *b, const tn__json *merges) {
-    if (!merges || merges->kind != TN__JSON_LIST) {
-        return refuse_key(b, "model.merges", merges, "a list");
-    }
-    const tn__json *merge = tn__json_first(merges);
-    for (uint32_t i = 0; i < merges->count; i++, merge = tn__json_next(merge)) {
-        if (!read_merge(b, merge, i)) { return false; }
-    }
-    return true;
-}
-
 static bool read_model(tn__build *b, const tn__json *model) {
     const tn__json *type = tn__json_get(model, "type"), *drop = tn__json_get(model, "dropout");
     if (type && !is_text(type, "BPE")) { return refuse_key(b, "model.type", type, "BPE"); }
@@ -126,7 +126,7 @@ static bool read_model(tn__build *b, const tn__json *model) {
     return must_be_false(b, model, "model", "byte_fallback") &&
            read_switch(b, model, "model", "ignore_merges", false, &b->t->whole) &&
            tn__build_vocab(b, tn__json_get(model, "vocab"), "model.vocab") &&
-           read_merges(b, tn__json_get(model, "merges"));
+           read_list(b, tn__json_get(model, "merges"), "model.merges", read_merge);
 }
 
 /* ---- Cutting --------------------------------------------------------------------------------- */
@@ -222,16 +222,6 @@ static bool read_added(tn__build *b, const tn__json *token, uint32_t index) {
         return false;
     }
     if (late) { tn__build_late(b, text->text, strlen(text->text)); }
-    return true;
-}
-
-static bool read_all_added(tn__build *b, const tn__json *tokens) {
-    if (is_nothing(tokens)) { return true; }
-    if (tokens->kind != TN__JSON_LIST) { return refuse_key(b, "added_tokens", tokens, "a list"); }
-    const tn__json *token = tn__json_first(tokens);
-    for (uint32_t i = 0; i < tokens->count; i++, token = tn__json_next(token)) {
-        if (!read_added(b, token, i)) { return false; }
-    }
     return true;
 }
 
@@ -335,7 +325,8 @@ bool tn__is_tokenizer_json(const tn__json *whole) {
 
 tn_tokenizer *tn__load_tokenizer_json(const tn__json *whole, const char *path) {
     tn__build b = {0};
-    const tn__json *normalizer = tn__json_get(whole, "normalizer");
+    const tn__json *normalizer = tn__json_get(whole, "normalizer"),
+                   *added = tn__json_get(whole, "added_tokens");
     bool done = tn__build_begin(&b, "tokenizer_load", path, TN__IN_ALPHABET);
     if (done && !is_nothing(normalizer)) {
         const tn__json *type = tn__json_get(normalizer, "type");
@@ -344,7 +335,7 @@ tn_tokenizer *tn__load_tokenizer_json(const tn__json *whole, const char *path) {
     }
     done = done && read_cuts(&b, tn__json_get(whole, "pre_tokenizer")) &&
            read_model(&b, tn__json_get(whole, "model")) &&
-           read_all_added(&b, tn__json_get(whole, "added_tokens")) &&
+           (is_nothing(added) || read_list(&b, added, "added_tokens", read_added)) &&
            read_processors(&b, tn__json_get(whole, "post_processor"));
     return tn__build_end(&b, done);
 }
