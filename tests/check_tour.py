@@ -75,25 +75,37 @@ def places(ranks):
     return [dict(base, RANK=str(r), LOCAL_RANK=str(r)) for r in range(ranks)]
 
 
+def said_by_gdb(script, kind, program, environment, more=0):
+    """The output of a run under gdb, by a script of this kind (.gdb, .py), then `more` times continue."""
+    with tempfile.NamedTemporaryFile("w", suffix=kind) as file:
+        file.write(script)
+        file.flush()
+        done = subprocess.run(["gdb", "-nx", "-batch", "-x", file.name] + ["-ex", "continue"] * more + ["--args", *program], env=environment,
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False, cwd=ROOT)
+    return done.stdout + done.stderr
+
+
 def stops_of_gdb(script, program, count, ranks):
     """Where gdb has stopped, as it reports it: [(function, file)], the end of the iteration last; and its whole output."""
     environments = places(ranks)
     others = [subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env=e)
               for e in environments[1:]]
     try:
-        with tempfile.NamedTemporaryFile("w", suffix=".gdb") as longer:
-            longer.write(re.sub(r"^run$", f"break {END}\nrun", script, flags=re.M))
-            longer.flush()
-            command = ["gdb", "-nx", "-batch", "-x", longer.name] + ["-ex", "continue"] * count + ["--args", *program]
-            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=300, check=False,
-                                  env=environments[0], cwd=ROOT)
+        text = said_by_gdb(re.sub(r"^run$", f"break {END}\nrun", script, flags=re.M), ".gdb", program, environments[0], count)
     finally:
         for p in others:  # they wait for the rank that the debugger ended
             p.kill()
             p.wait()
-    text = done.stdout + done.stderr
     reached = re.findall(r"^(?:Thread [^\n]* hit )?Breakpoint \d+, (?:0x\w+ in )?(\w+) \(.*?\)\s+(?:at (\S+?):\d+)?", text, re.M | re.S)
     return reached, text
+
+
+def lacking(program):
+    """Whether gdb or the program is not there, which is said."""
+    there = shutil.which("gdb") and os.path.exists(program)
+    if not there:
+        print(f"SKIPPED: there is no gdb, or no {program} (built without examples): nothing was checked")
+    return not there
 
 
 def walk(page, script, example, ranks, which):
@@ -105,12 +117,8 @@ def walk(page, script, example, ranks, which):
     if not stops or breaks != [name for _, name in stops] or len(every) > max(tour[-1][1] for tour in TOURS if tour[0] == page):
         print(f"{page} stops at {every}\n{script} at {breaks}")
         return 1
-    if not shutil.which("gdb"):
-        print("SKIPPED: there is no gdb here: the tour was not checked")
-        return 77
     program = [os.path.join(EXAMPLES, example[0]), *example[1:]]
-    if not os.path.exists(program[0]):
-        print(f"SKIPPED: there is no {program[0]}: built without examples")
+    if lacking(program[0]):
         return 77
     reached, text = stops_of_gdb(commands, program, len(stops), ranks)
     if "ptrace" in text or "not trace" in text:
@@ -127,18 +135,13 @@ def walk(page, script, example, ranks, which):
 def spine():
     """0, 1 or 77, after saying why."""
     program = os.path.join(EXAMPLES, "02_line")
-    if not shutil.which("gdb") or not os.path.exists(program):
-        print("SKIPPED: no gdb, or no examples: the spine was not checked")
+    if lacking(program):
         return 77
-    with tempfile.NamedTemporaryFile("w", suffix=".py") as script:
-        script.write(PASSED)
-        script.flush()
-        done = subprocess.run(["gdb", "-nx", "-batch", "-x", script.name, program], stdin=subprocess.DEVNULL, capture_output=True,
-                              text=True, timeout=300, check=False, env=dict(places(1)[0], TERN_CPU="plain", OMP_NUM_THREADS="1"))
-    passed = {os.path.normpath(path).lstrip("./") for path in re.findall(r"^PASSED (.*\.c)$", done.stdout, re.M)}
+    text = said_by_gdb(PASSED, ".py", [program], dict(places(1)[0], TERN_CPU="plain", OMP_NUM_THREADS="1"))
+    passed = {os.path.normpath(path).lstrip("./") for path in re.findall(r"^PASSED (.*\.c)$", text, re.M)}
     passed = {path for path in passed if os.path.exists(os.path.join(ROOT, path))}
     if not passed:
-        print("SKIPPED: gdb may not trace a program here, or it has no debug information\n" + done.stdout + done.stderr)
+        print("SKIPPED: gdb may not trace a program here, or it has no debug information\n" + text)
         return 77
     listed = set(re.findall(r"`([\w/]+\.c)`", "".join(re.findall(r"^\|.*", read("docs/spine.md"), re.M))))
     for path in sorted(passed ^ listed):
