@@ -28,15 +28,15 @@ static inline double window_mean(const tn__planes *x, tn_dtype dtype, int64_t pl
     return sum * share;
 }
 
-/* Adds value to the window's elements. */
+/* Adds value to the window's elements. Rows of results are dense. */
 static inline void spread_window(const tn__planes *y, tn_dtype dtype, int64_t plane,
                                  const tn__window *w, double value) {
     for (int64_t i = 0; i < w[0].count; i++) {
         for (int64_t j = 0; j < w[1].count; j++) {
             int64_t row = plane + (w[0].first + i) * y->stride[0] +
-                          (w[1].first + j) * y->stride[1] + w[2].first * y->stride[2];
-            for (int64_t k = 0; k < w[2].count; k++, row += y->stride[2]) {
-                tn__host_store(y->data, dtype, row, tn__host_load(y->data, dtype, row) + value);
+                          (w[1].first + j) * y->stride[1] + w[2].first;
+            for (int64_t at = row; at < row + w[2].count; at++) {
+                tn__host_store(y->data, dtype, at, tn__host_load(y->data, dtype, at) + value);
             }
         }
     }
