@@ -155,7 +155,9 @@ static tn_engine *nccl_join(pair *p, const tn_engine_options *options) {
 }
 
 tn_engine *tn__nccl_new(tn_engine *host, const tn_engine_options *o) {
-    pair *p = tn__calloc_for(1, sizeof(*p), NULL);
+    bool fits = host->check || tn__fail(TN_EUNSUPPORTED, NULL,
+                                        "the engine beside NCCL, %s, has no check", host->name);
+    pair *p = fits ? tn__calloc_for(1, sizeof(*p), NULL) : NULL;
     if (!p) {
         host->destroy(host);
         return NULL;
