@@ -186,6 +186,7 @@ static tn_group *join_world(const tn_dist_options *o, const tn__environment *e,
     bool met = tn__meet(&meeting, &mine, members) == TN_OK && share_level(members, e);
     tn__quiet(-1);
     if (!met) {
+        leave_world(FAILED_GOODBYE_SECONDS); /* first: the error may end the process */
         tn__raise_again(OPERATION, "rank %d of %d", e->rank, e->ranks);
         return NULL;
     }
