@@ -57,7 +57,7 @@ threads() {
     local targets
     targets=$(printf '%s\n' "${tests[@]}" | sed 's|\(.*\)/|tests/test_\1_|')
     targets+=" $(sed -n 's|^tests/\([a-z]*\)/test_\(.*\)\.c$|tests/test_\1_\2|p' <<<"$changes" | grep -v -e ^tests/test_cuda -e ^tests/test_emulator -e _kernels_)"
-    CC=clang CXX=clang++ TARGETS=$(tr '\n' ' ' <<<"$targets") configure ci-threads -Dc_args=-g1 -Dcpp_args=-g1 -Doptimization=1 -Db_sanitize=thread -Db_lundef=false \
+    CC=clang CXX=clang++ TARGETS=$(tr '\n' ' ' <<<"$targets") configure ci-threads -Ddebug=true -Doptimization=1 -Db_sanitize=thread -Db_lundef=false \
         -Dexamples=false -Dbench=false -Dcuda=disabled -Dwerror=true -Dcpu_levels="$(cpu_level)"
     TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1 OMP_NUM_THREADS=2 run_tests ci-threads testlog -t 3 "${tests[@]}"
 }
@@ -124,8 +124,8 @@ clang_install() {
 ci() {
     local full=${1:-} changes kernels="" part
     rm -rf build/ci-*
-    # Without intercept_tls_get_addr: it guesses where the C library keeps a library's thread-local block, and reads past it. The
-    # last 16 MiB that were freed are watched; of the usual 256 most tests never see one again, and fresh pages cost a sixth of the time.
+    # Without intercept_tls_get_addr: it guesses where the C library keeps a library's thread-local block, and reads past it. Of freed
+    # memory the last 16 MiB are watched, not 256: fresh pages cost tests with many ranks up to a sixth of their time.
     export ASAN_OPTIONS=intercept_tls_get_addr=0:detect_leaks=1:halt_on_error=1:abort_on_error=0:quarantine_size_mb=16 UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1
     changes=$([ -n "$full" ] && git ls-files || changed_files)
     ! grep -qE "$kernel_paths" <<<"$changes" || kernels=yes
@@ -140,7 +140,8 @@ ci() {
     attempt release configure ci-release -Dbuildtype=release -Dwerror=true -Dnv_archs="$archs" \
         $([ -n "$kernels" ] || echo "-Dcpu_levels=$(cpu_level)")
     start_long_tests
-    # -O1 compiles in half of -O2's time, lines of source alone (-g1) in two thirds of -g's. The kernels at lower levels are the same sources.
+    # -O1 compiles in half of -O2's time. -g1: reports need lines, and -g's variables cost up to half of the time. The kernels at lower
+    # levels are the same sources.
     attempt sanitizers configure ci-sanitizers -Dc_args=-g1 -Dcpp_args=-g1 -Doptimization=1 -Ddebug_tensors=enabled -Db_sanitize=address,undefined -Dbench=false \
         -Dcpu_levels="$(cpu_level)" -Dnv_archs= $(grep -qE "$device_paths" <<<"$changes" || echo -Dcuda=disabled)
     TERN_OP_CHECK=brief attempt ordinary run_tests ci-sanitizers testlog -t 3 --no-suite device --no-suite long $([ -n "$kernels" ] || echo --no-suite kernels)
