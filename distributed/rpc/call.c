@@ -11,16 +11,6 @@
 #include <stdio.h>
 #include <string.h>
 
-_Thread_local const tn__serving *tn__served;
-
-bool tn__rpc_inside(const tn_rpc *r) {
-    return tn__served && tn__served->rpc == r;
-}
-
-int tn_rpc_caller(void) {
-    return tn__served ? tn__served->caller : -1;
-}
-
 /* ---- Futures --------------------------------------------------------------------------------- */
 
 /* With the deadline of the function that calls: later, nobody waits for what it is part of. */
@@ -96,7 +86,6 @@ void tn__rpc_lose(tn_rpc *r, int rank, const char *why) {
         f->done = true;
     }
     tn__rpc_unlock(r);
-    tn__rpc_forget_graph(r, rank, 0);
 }
 
 /* ---- Calling --------------------------------------------------------------------------------- */
@@ -192,11 +181,11 @@ bool tn_rpc_done(const tn_future *f) {
 
 /* Until it is done or late; not at all if its time is up. */
 static void await_reply(tn_rpc *r, tn_future *f, double deadline) {
-    int blocked = tn__rpc_inside(r);
+    bool inside = tn__rpc_inside(r);
     pthread_mutex_lock(&r->lock);
-    tn__rpc_block(r, blocked);
+    if (inside) { tn__served->block(r, 1); }
     while (!f->done && tn__rpc_await(r, deadline)) {}
-    tn__rpc_block(r, -blocked);
+    if (inside) { tn__served->block(r, -1); }
     if (!f->done) { take_future(r, f->to, f->number); }
     tn__rpc_unlock(r);
 }

@@ -65,7 +65,7 @@ static void send_some(tn_rpc *r, int rank) {
 void tn__rpc_send(tn_rpc *r, int to, tn__rpc_frame *f) {
     tn__peer *p = &r->peers[to];
     if (to == r->rank) {
-        tn__rpc_receive(r, to, f);
+        r->arrived(r, to, f);
         return;
     }
     pthread_mutex_lock(&p->sending);
@@ -110,7 +110,7 @@ static void end_connection(tn_rpc *r, int rank, const char *why) {
     pthread_mutex_unlock(&p->sending);
     free(p->reader.frame);
     p->reader.frame = NULL;
-    tn__rpc_lose(r, rank, why);
+    r->lost(r, rank, why);
 }
 
 /* Returns why the connection is over; NULL: it is not. */
@@ -127,7 +127,7 @@ static const char *receive_some(tn_rpc *r, int rank) {
         tn__rpc_frame *whole;
         const char *why = tn__rpc_reader_take(&p->reader, (size_t)got, &whole);
         if (why) { return why; }
-        if (whole) { tn__rpc_receive(r, rank, whole); }
+        if (whole) { r->arrived(r, rank, whole); }
     }
     return NULL;
 }

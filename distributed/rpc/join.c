@@ -1,4 +1,4 @@
-/* Starting: the ranks find each other in the store, and each two of them make one connection.
+/* Starting and leaving. The ranks find each other in the store, and each two make one connection.
  *
  * A rank listens, tells the store where, dials all ranks below its own and waits for those above.
  * Both ends of a connection show that they know its secret, as clients and servers of the TCP store
@@ -14,8 +14,10 @@
 #include "core/clock.h"
 #include "core/descriptor.h"
 #include "core/error.h"
+#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/group/engine/gloo/gloo.h"
+#include "distributed/group/group.h"
 #include "distributed/init/token.h"
 #include "distributed/rpc/rpc.h"
 #include "distributed/store/net.h"
@@ -165,7 +167,8 @@ static bool connect_ranks(joining *j, tn_store_value *at) {
     return fine && accept_ranks(j);
 }
 
-bool tn__rpc_join(tn_rpc *r) {
+/* Connects to all ranks; false after raising. */
+static bool join_ranks(tn_rpc *r) {
     joining j = {.rpc = r,
                  .meet = {.store = r->store,
                           .rank = r->rank,
@@ -183,4 +186,150 @@ bool tn__rpc_join(tn_rpc *r) {
     tn__gloo_forget(at, r->ranks);
     free(at);
     return fine;
+}
+
+/* ---- What the connections report ------------------------------------------------------------- */
+
+static void frame_arrived(tn_rpc *r, int from, tn__rpc_frame *f) {
+    switch (f->head.kind) {
+    case TN__RPC_REPLY:
+        tn__rpc_reply(r, from, f);
+        return;
+    case TN__RPC_FORGET:
+        tn__rpc_forget_graph(r, from, f->head.number);
+        break;
+    case TN__RPC_END:
+        pthread_mutex_lock(&r->lock);
+        r->peers[from].ended = true;
+        tn__rpc_unlock(r);
+        break;
+    default: /* a call of some kind */
+        tn__rpc_serve(r, from, f);
+        return;
+    }
+    free(f);
+}
+
+/* A rank is gone, for good. */
+static void rank_lost(tn_rpc *r, int rank, const char *why) {
+    tn__rpc_lose(r, rank, why);
+    tn__rpc_forget_graph(r, rank, 0);
+}
+
+static void lose_all(tn_rpc *r, const char *why) {
+    for (int i = 0; i < r->ranks; i++) {
+        rank_lost(r, i, why);
+    }
+}
+
+/* ---- Starting -------------------------------------------------------------------------------- */
+
+tn_status tn_rpc_start(tn_rpc *r) {
+    if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
+    r->arrived = frame_arrived, r->lost = rank_lost;
+    if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
+    bool joined = tn__rpc_start_serving(r) && (r->ranks == 1 || join_ranks(r));
+    /* functions that others call may call before this returns */
+    __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
+    if (!joined || !tn__rpc_connect(r)) {
+        lose_all(r, "tn_rpc_start has failed");
+        tn__rpc_disconnect(r);
+    }
+    return tn_error();
+}
+
+/* ---- Shutting down ---------------------------------------------------------------------------- *
+ *
+ * A rank that waits for no answer says END to all. A function runs because some rank waits for it,
+ * or for a function that waits for it; so when all have said END, none that is waited for runs or
+ * is on its way. A rank leaves when it has all others' END. */
+
+/* Under the lock. */
+static bool is_busy(const tn_rpc *r) {
+    return r->calls.first || r->running || r->waiting;
+}
+
+/* Waits until nothing runs here and no call waits. False after raising. */
+static bool settle_here(tn_rpc *r, double deadline, double timeout) {
+    pthread_mutex_lock(&r->lock);
+    while (is_busy(r) && tn__rpc_await(r, deadline)) {}
+    bool busy = is_busy(r);
+    pthread_mutex_unlock(&r->lock);
+    if (busy) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "calls were still running after %.3g seconds", timeout);
+    }
+    return !busy;
+}
+
+/* To all ranks, this one too. False after raising. */
+static bool say_end(tn_rpc *r) {
+    for (int to = 0; to < r->ranks; to++) {
+        tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_END});
+        if (!f) { return tn__fail(TN_ENOMEM, "rpc_shutdown", "no memory for a message"); }
+        tn__rpc_send(r, to, f);
+    }
+    return true;
+}
+
+/* Under the lock: a rank that has not ended, if possible one that is gone; or -1. */
+static int missing_rank(const tn_rpc *r) {
+    int missing = -1;
+    for (int i = 0; i < r->ranks; i++) {
+        const tn__peer *p = &r->peers[i];
+        if (!p->ended && p->gone) { return i; }
+        missing = missing < 0 && !p->ended ? i : missing;
+    }
+    return missing;
+}
+
+/* False after raising. */
+static bool await_ends(tn_rpc *r, double deadline, double timeout) {
+    int missing;
+    bool late = false;
+    const char *why = NULL; /* others may have left because of the first that did */
+    pthread_mutex_lock(&r->lock);
+    while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone && !late) {
+        late = !tn__rpc_await(r, deadline);
+    }
+    if (missing >= 0 && r->peers[missing].gone) { why = r->first_lost->why; }
+    pthread_mutex_unlock(&r->lock);
+    if (why) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "%s", why);
+    } else if (missing >= 0) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
+                  timeout);
+    }
+    return missing < 0;
+}
+
+tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
+    if (!tn__rpc_usable(r, "rpc_shutdown")) { return tn_error(); }
+    if (!(timeout >= 0 && timeout <= TN__TIMEOUT_MOST)) {
+        return tn__raise(TN_EVALUE, "rpc_shutdown", "a time-out of %g seconds (0 to %g)", timeout,
+                         TN__TIMEOUT_MOST);
+    }
+    if (!r->started || tn__rpc_inside(r)) {
+        return tn__raise(TN_ESTATE, "rpc_shutdown", "%s",
+                         r->started ? "called inside a function that a rank called"
+                                    : "tn_rpc_start was not called");
+    }
+    double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
+    if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout) &&
+        settle_here(r, deadline, timeout) && !tn__rpc_drain(r, deadline)) {
+        tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
+                  timeout);
+    }
+    return tn_error();
+}
+
+void tn_rpc_free(tn_rpc *r) {
+    if (!r || tn__inherited(r->process)) { return; }
+    if (tn__rpc_inside(r)) {
+        tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
+        return;
+    }
+    lose_all(r, "tn_rpc_free was called on this side");
+    tn__rpc_disconnect(r);
+    tn__rpc_stop_serving(r);
+    tn__rpc_release(r);
 }

@@ -1,11 +1,8 @@
 #include "distributed/rpc/rpc.h"
 
-#include "core/clock.h"
 #include "core/error.h"
-#include "core/fork.h"
 #include "core/memory.h"
 #include "distributed/group/group.h"
-#include "distributed/store/store.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -26,36 +23,6 @@ bool tn__rpc_usable(tn_rpc *r, const char *operation) {
     return r && !tn__pending() && !tn__refuse_inherited(r->process, operation, "the rpc");
 }
 
-/* ---- Frames that arrive ---------------------------------------------------------------------- */
-
-void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f) {
-    switch (f->head.kind) {
-    case TN__RPC_REPLY:
-        tn__rpc_reply(r, from, f);
-        return;
-    case TN__RPC_FORGET:
-        tn__rpc_forget_graph(r, from, f->head.number);
-        free(f);
-        return;
-    case TN__RPC_END:
-        pthread_mutex_lock(&r->lock);
-        r->peers[from].ended = true;
-        tn__rpc_unlock(r);
-        free(f);
-        return;
-    default: /* a call of some kind */
-        tn__rpc_serve(r, from, f);
-    }
-}
-
-static void lose_all(tn_rpc *r, const char *why) {
-    for (int i = 0; i < r->ranks; i++) {
-        tn__rpc_lose(r, i, why);
-    }
-}
-
-/* ---- Waiting --------------------------------------------------------------------------------- */
-
 bool tn__rpc_await(tn_rpc *r, double deadline) {
     struct timespec until = tn__timespec(deadline);
     return pthread_cond_timedwait(&r->changed, &r->lock, &until) == 0;
@@ -65,8 +32,6 @@ void tn__rpc_unlock(tn_rpc *r) {
     pthread_cond_broadcast(&r->changed);
     pthread_mutex_unlock(&r->lock);
 }
-
-/* ---- Counting those who use it --------------------------------------------------------------- */
 
 tn_rpc *tn__rpc_keep(tn_rpc *r) {
     __atomic_fetch_add(&r->refs, 1, __ATOMIC_RELAXED);
@@ -91,19 +56,28 @@ void tn__rpc_release(tn_rpc *r) {
     free(r);
 }
 
+_Thread_local const tn__serving *tn__served;
+
+bool tn__rpc_inside(const tn_rpc *r) {
+    return tn__served && tn__served->rpc == r;
+}
+
+int tn_rpc_caller(void) {
+    return tn__served ? tn__served->caller : -1;
+}
+
 /* ---- Making ---------------------------------------------------------------------------------- */
 
 static bool options_sound(const tn_rpc_options *o) {
-    static const char *const operation = "rpc_new";
     const char *wrong = TN__BEYOND({"threads", o->threads, 1, THREADS_MOST},
                                    {"threads_most", o->threads_most, o->threads, THREADS_MOST},
                                    {"message_limit", o->message_limit, LIMIT_LEAST, 0},
                                    {"backlog_limit", o->backlog_limit, LIMIT_LEAST, 0});
     if (!(o->timeout > 0 && o->timeout <= TN__TIMEOUT_MOST)) {
-        tn__raise(TN_EVALUE, operation, "the time-out is %g seconds (above 0, at most %g)",
+        tn__raise(TN_EVALUE, "rpc_new", "the time-out is %g seconds (above 0, at most %g)",
                   o->timeout, TN__TIMEOUT_MOST);
     } else if (wrong) {
-        tn__raise(TN_EVALUE, operation, "%s", wrong);
+        tn__raise(TN_EVALUE, "rpc_new", "%s", wrong);
     }
     return !tn__pending();
 }
@@ -191,115 +165,4 @@ tn_status tn_rpc_register(tn_rpc *r, const char *name, tn_rpc_function f, void *
     if (!taken) { return TN_OK; }
     free(entry);
     return tn__raise(TN_ESTATE, "rpc_register", "\"%s\" is registered already", name);
-}
-
-/* ---- Starting -------------------------------------------------------------------------------- */
-
-tn_status tn_rpc_start(tn_rpc *r) {
-    if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
-    if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
-    bool joined = tn__rpc_start_serving(r) && (r->ranks == 1 || tn__rpc_join(r));
-    /* functions that others call may call before this returns */
-    __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
-    if (!joined || !tn__rpc_connect(r)) {
-        lose_all(r, "tn_rpc_start has failed");
-        tn__rpc_disconnect(r);
-    }
-    return tn_error();
-}
-
-/* ---- Shutting down ---------------------------------------------------------------------------- *
- *
- * A rank that waits for no answer says END to all. A function runs because some rank waits for it,
- * or for a function that waits for it; so when all have said END, none that is waited for runs or
- * is on its way. A rank leaves when it has all others' END. */
-
-/* Under the lock. */
-static bool is_busy(const tn_rpc *r) {
-    return r->calls.first || r->running || r->waiting;
-}
-
-/* Waits until nothing runs here and no call waits. False after raising. */
-static bool settle_here(tn_rpc *r, double deadline, double timeout) {
-    pthread_mutex_lock(&r->lock);
-    while (is_busy(r) && tn__rpc_await(r, deadline)) {}
-    bool busy = is_busy(r);
-    pthread_mutex_unlock(&r->lock);
-    if (busy) {
-        tn__raise(TN_EPEER, "rpc_shutdown", "calls were still running after %.3g seconds", timeout);
-    }
-    return !busy;
-}
-
-/* To all ranks, this one too. False after raising. */
-static bool say_end(tn_rpc *r) {
-    for (int to = 0; to < r->ranks; to++) {
-        tn__rpc_frame *f = tn__rpc_frame_new(&(tn__rpc_head){.kind = TN__RPC_END});
-        if (!f) { return tn__fail(TN_ENOMEM, "rpc_shutdown", "no memory for a message"); }
-        tn__rpc_send(r, to, f);
-    }
-    return true;
-}
-
-/* Under the lock: a rank that has not ended, if possible one that is gone; or -1. */
-static int missing_rank(const tn_rpc *r) {
-    int missing = -1;
-    for (int i = 0; i < r->ranks; i++) {
-        const tn__peer *p = &r->peers[i];
-        if (!p->ended && p->gone) { return i; }
-        missing = missing < 0 && !p->ended ? i : missing;
-    }
-    return missing;
-}
-
-/* False after raising. */
-static bool await_ends(tn_rpc *r, double deadline, double timeout) {
-    int missing;
-    bool late = false;
-    const char *why = NULL; /* others may have left because of the first that did */
-    pthread_mutex_lock(&r->lock);
-    while ((missing = missing_rank(r)) >= 0 && !r->peers[missing].gone && !late) {
-        late = !tn__rpc_await(r, deadline);
-    }
-    if (missing >= 0 && r->peers[missing].gone) { why = r->first_lost->why; }
-    pthread_mutex_unlock(&r->lock);
-    if (why) {
-        tn__raise(TN_EPEER, "rpc_shutdown", "%s", why);
-    } else if (missing >= 0) {
-        tn__raise(TN_EPEER, "rpc_shutdown", "rank %d has not ended within %.3g seconds", missing,
-                  timeout);
-    }
-    return missing < 0;
-}
-
-tn_status tn_rpc_shutdown(tn_rpc *r, double timeout) {
-    if (!tn__rpc_usable(r, "rpc_shutdown")) { return tn_error(); }
-    if (!(timeout >= 0 && timeout <= TN__TIMEOUT_MOST)) {
-        return tn__raise(TN_EVALUE, "rpc_shutdown", "a time-out of %g seconds (0 to %g)", timeout,
-                         TN__TIMEOUT_MOST);
-    }
-    if (!r->started || tn__rpc_inside(r)) {
-        return tn__raise(TN_ESTATE, "rpc_shutdown", "%s",
-                         r->started ? "called inside a function that a rank called"
-                                    : "tn_rpc_start was not called");
-    }
-    double deadline = tn__now() + (timeout > 0 ? timeout : TN__TIMEOUT_MOST);
-    if (settle_here(r, deadline, timeout) && say_end(r) && await_ends(r, deadline, timeout) &&
-        settle_here(r, deadline, timeout) && !tn__rpc_drain(r, deadline)) {
-        tn__raise(TN_EPEER, "rpc_shutdown", "what it has sent was not taken in %.3g seconds",
-                  timeout);
-    }
-    return tn_error();
-}
-
-void tn_rpc_free(tn_rpc *r) {
-    if (!r || tn__inherited(r->process)) { return; }
-    if (tn__rpc_inside(r)) {
-        tn__raise(TN_ESTATE, "rpc_free", "called inside a function that a rank called");
-        return;
-    }
-    lose_all(r, "tn_rpc_free was called on this side");
-    tn__rpc_disconnect(r);
-    tn__rpc_stop_serving(r);
-    tn__rpc_release(r);
 }

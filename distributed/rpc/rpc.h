@@ -2,13 +2,13 @@
  *
  *     frame.c         the bytes between two ranks, without sockets
  *     values.c        tensors as the body of a frame
+ *     rpc.c           what the next ones stand on: making, the lock, users, functions by name
  *     connections.c   a connection to each rank, and the thread that reads them
- *     join.c          starting: the ranks find each other and show that they know the secret
  *     call.c          calling and waiting
  *     grad.c          a call that is a node of the graph here, and the graph that it keeps there
  *     serve.c         calls that have arrived, and the threads that answer them
- *     rpc.c           life: making, starting, shutting down; what becomes of a frame that arrives;
- *                     what can be called, by name
+ *     join.c          starting: the ranks find each other and show that they know the secret;
+ *                     shutting down; what becomes of a frame that arrives
  *
  * Each two ranks have one connection, over which both call. No thread waits for a slow rank except
  * in tn_rpc_wait, and in tn_rpc_call where that rank has too much to answer already; both have a
@@ -81,6 +81,9 @@ struct tn_rpc {
     char interface[64];
     bool started;
     tn__peer *peers; /* [ranks] */
+    /* What the connections report: a frame, which is taken over, and that a rank is gone. */
+    void (*arrived)(tn_rpc *r, int from, tn__rpc_frame *f);
+    void (*lost)(tn_rpc *r, int rank, const char *why);
     int epoll, wake; /* of the connections' thread; -1: none */
     pthread_t thread;
     bool has_thread;
@@ -113,12 +116,22 @@ bool tn__rpc_await(tn_rpc *r, double deadline);
 void tn__rpc_unlock(tn_rpc *r); /* after a change */
 /* Under the lock. NULL: there is none. The name has no 0 at its end. */
 const tn__function *tn__rpc_function(const tn_rpc *r, const char *name, size_t bytes);
-/* A frame of rank `from`; takes it over. */
-void tn__rpc_receive(tn_rpc *r, int from, tn__rpc_frame *f);
 
-/* ---- join.c, connections.c ------------------------------------------------------------------- */
+/* What the thread that runs a function knows about it; the function's own calls see it. */
+typedef struct tn__serving {
+    tn_rpc *rpc;
+    int caller;
+    double deadline;
+    /* Under the lock: the thread waits for another rank (1), and then no longer (-1). Meanwhile it
+     * does not count as running, so that another may be started: functions that call back and forth
+     * end as long as there are threads. */
+    void (*block)(tn_rpc *r, int more);
+} tn__serving;
+extern _Thread_local const tn__serving *tn__served;
+bool tn__rpc_inside(const tn_rpc *r); /* whether this thread runs one */
 
-bool tn__rpc_join(tn_rpc *r); /* connects to all ranks; false after raising */
+/* ---- connections.c --------------------------------------------------------------------------- */
+
 /* Starts the thread that reads the connections. False after raising. */
 bool tn__rpc_connect(tn_rpc *r);
 /* Ends it and closes all; the other ranks see that. */
@@ -130,15 +143,6 @@ bool tn__rpc_drain(tn_rpc *r, double deadline);
 
 /* ---- call.c ---------------------------------------------------------------------------------- */
 
-/* What the thread that runs a function knows about it; the function's own calls see it. */
-typedef struct tn__serving {
-    tn_rpc *rpc;
-    int caller;
-    double deadline;
-} tn__serving;
-extern _Thread_local const tn__serving *tn__served;
-bool tn__rpc_inside(const tn_rpc *r); /* whether this thread runs one */
-
 /* tn_rpc_call for a head with kind, mask and subject; name NULL: a backward. */
 tn_future *tn__rpc_issue(tn_rpc *r, tn__rpc_head h, int to, const char *name, const tn_values *in,
                          double timeout, const char *operation);
@@ -148,7 +152,7 @@ tn__rpc_frame *tn__rpc_finish(tn_future *f, tn_values *out, const char *operatio
 void tn__rpc_reply(tn_rpc *r, int from, tn__rpc_frame *reply);
 /* Makes of a reply the frame that says that its graph is not needed; so this needs no memory. */
 tn__rpc_frame *tn__rpc_forget(tn__rpc_frame *reply);
-/* A rank is gone, for good: all calls of it fail, and its graphs are forgotten. */
+/* A rank is gone, for good: all calls of it fail. */
 void tn__rpc_lose(tn_rpc *r, int rank, const char *why);
 
 /* ---- grad.c ---------------------------------------------------------------------------------- */
@@ -172,9 +176,5 @@ bool tn__rpc_start_serving(tn_rpc *r);
 void tn__rpc_stop_serving(tn_rpc *r); /* waits for what runs; drops what is queued */
 /* A call of rank `from`, to be answered; takes it over. */
 void tn__rpc_serve(tn_rpc *r, int from, tn__rpc_frame *call);
-/* Under the lock: a thread that answers waits for another rank (1), and then no longer (-1).
- * Meanwhile it does not count as running, so that another may be started: functions that call back
- * and forth end as long as there are threads. */
-void tn__rpc_block(tn_rpc *r, int more);
 
 #endif

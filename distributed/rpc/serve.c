@@ -7,6 +7,35 @@
 
 #include <string.h>
 
+static void *serve_calls(void *user);
+
+/* Under the lock: 0, or the error's number. */
+static int add_thread(tn_rpc *r) {
+    int failed = tn__thread_start(&r->threads[r->thread_count], serve_calls, r);
+    r->thread_count += !failed;
+    return failed;
+}
+
+/* Under the lock. */
+static bool may_run(const tn_rpc *r) {
+    return r->calls.first && r->running - r->blocked < r->options.threads;
+}
+
+/* Under the lock: lets another thread take the first of the queue. If none can be started, those
+ * that are there take it when they are free. */
+static void wake_thread(tn_rpc *r) {
+    if (may_run(r) && r->idle > 0) {
+        pthread_cond_signal(&r->queued);
+    } else if (may_run(r) && r->thread_count < r->options.threads_most && !r->stopped) {
+        add_thread(r);
+    }
+}
+
+static void block(tn_rpc *r, int more) {
+    r->blocked += more;
+    wake_thread(r);
+}
+
 /* ---- Answering ------------------------------------------------------------------------------- */
 
 /* Whether the call can begin; raises otherwise. *f: its function; NULL: it is a backward. */
@@ -73,7 +102,7 @@ static tn__rpc_frame *error_reply(tn__rpc_frame *call, tn__rpc_head h) {
 
 /* Takes the call over. */
 static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
-    const tn__serving serving = {.rpc = r, .caller = call->from, .deadline = call->deadline};
+    const tn__serving serving = {r, call->from, call->deadline, block};
     tn__served = &serving;
     tn__rpc_head h = {.kind = TN__RPC_REPLY,
                       .number = call->head.number,
@@ -91,32 +120,6 @@ static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
     tn__served = NULL;
     tn__rpc_send(r, serving.caller, reply);
     tn_error_clear();
-}
-
-/* ---- Threads --------------------------------------------------------------------------------- */
-
-static void *serve_calls(void *user);
-
-/* Under the lock: 0, or the error's number. */
-static int add_thread(tn_rpc *r) {
-    int failed = tn__thread_start(&r->threads[r->thread_count], serve_calls, r);
-    r->thread_count += !failed;
-    return failed;
-}
-
-/* Under the lock. */
-static bool may_run(const tn_rpc *r) {
-    return r->calls.first && r->running - r->blocked < r->options.threads;
-}
-
-/* Under the lock: lets another thread take the first of the queue. If none can be started, those
- * that are there take it when they are free. */
-static void wake_thread(tn_rpc *r) {
-    if (may_run(r) && r->idle > 0) {
-        pthread_cond_signal(&r->queued);
-    } else if (may_run(r) && r->thread_count < r->options.threads_most && !r->stopped) {
-        add_thread(r);
-    }
 }
 
 static void *serve_calls(void *user) {
@@ -178,9 +181,4 @@ void tn__rpc_serve(tn_rpc *r, int from, tn__rpc_frame *call) {
         wake_thread(r);
     }
     pthread_mutex_unlock(&r->lock);
-}
-
-void tn__rpc_block(tn_rpc *r, int more) {
-    r->blocked += more;
-    wake_thread(r);
 }
