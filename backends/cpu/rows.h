@@ -77,7 +77,8 @@ static inline double row_squares(const float *x, int64_t n) {
 }
 
 /* The largest (smallest) element; -inf (inf) for no elements. A NaN among them is the result, or
- * with `skips` is passed over. */
+ * with `skips` is passed over. What fills no LANES has a scalar: a lane that is indexed leaves its
+ * register. */
 #define ROW_BEST(name, better, worst, skips)                                  \
     static inline float name(const float *x, int64_t n) {                     \
         float lane[LANES];                                                    \
@@ -93,10 +94,11 @@ static inline double row_squares(const float *x, int64_t n) {
                 odd[l] |= v != v;                                             \
             }                                                                 \
         }                                                                     \
+        float best = worst;                                                   \
+        int32_t rest_odd = 0;                                                 \
         for (int64_t i = whole; i < n; i++) {                                 \
-            float v = x[i];                                                   \
-            lane[i - whole] = v better lane[i - whole] ? v : lane[i - whole]; \
-            odd[i - whole] |= v != v;                                         \
+            best = x[i] better best ? x[i] : best;                            \
+            rest_odd |= x[i] != x[i];                                         \
         }                                                                     \
         for (int w = LANES / 2; w > 0; w /= 2) {                              \
             for (int l = 0; l < w; l++) {                                     \
@@ -104,7 +106,8 @@ static inline double row_squares(const float *x, int64_t n) {
                 odd[l] |= odd[l + w];                                         \
             }                                                                 \
         }                                                                     \
-        return !(skips) && odd[0] ? NAN : lane[0];                            \
+        best = lane[0] better best ? lane[0] : best;                          \
+        return !(skips) && (odd[0] | rest_odd) ? NAN : best;                  \
     }
 ROW_BEST(row_max, >, -INFINITY, false)
 ROW_BEST(row_min, <, INFINITY, false)
