@@ -31,7 +31,7 @@ static void wake_thread(tn_rpc *r) {
     }
 }
 
-static void block(tn_rpc *r, int more) {
+static void count_blocked(tn_rpc *r, int more) {
     r->blocked += more;
     wake_thread(r);
 }
@@ -102,7 +102,7 @@ static tn__rpc_frame *error_reply(tn__rpc_frame *call, tn__rpc_head h) {
 
 /* Takes the call over. */
 static void answer_call(tn_rpc *r, tn__rpc_frame *call) {
-    const tn__serving serving = {r, call->from, call->deadline, block};
+    const tn__serving serving = {r, call->from, call->deadline, count_blocked};
     tn__served = &serving;
     tn__rpc_head h = {.kind = TN__RPC_REPLY,
                       .number = call->head.number,
