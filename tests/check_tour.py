@@ -143,11 +143,14 @@ def spine():
     if not passed:
         print("SKIPPED: gdb may not trace a program here, or it has no debug information\n" + text)
         return 77
-    listed = set(re.findall(r"`([\w/]+\.c)`", "".join(re.findall(r"^\|.*", read("docs/spine.md"), re.M))))
-    for path in sorted(passed ^ listed):
+    rows = re.findall(r"^\|.*", read("docs/spine.md"), re.M)
+    listed = set(re.findall(r"`([\w/]+\.c)`", "".join(rows)))
+    unless = set(re.findall(r"`([\w/]+\.c)`", "".join(row for row in rows if "debug_tensors" in row)))  # the build may lack it
+    wrong = (passed ^ listed) - (unless - passed)
+    for path in sorted(wrong):
         print(f"docs/spine.md: {path} is {'not listed, but passed' if path in passed else 'listed, but not passed'}")
     print(f"{len(passed)} sources are passed by a step")
-    return 1 if passed != listed else 0
+    return 1 if wrong else 0
 
 
 def main():
