@@ -10,6 +10,7 @@ Rules
   - a source of a layer includes no header, private or public, of a layer to its right
   - a public header (include/tern/) includes public headers only, of its own layer or to its left; tern.h is all of them
   - an example includes <tern/NAME.h> and system headers; <tern/sys/...> only if its name contains custom_op
+  - tiny/ includes its own files and system headers; an exercise those, and public headers
   - every .c file is listed in its folder's meson.build, or in ops/list.h, so that none is forgotten
     (the list is not code: tables of kernels are also made from it)
   - a test that every build compiles (tern_tests and its like) reaches no header of NVIDIA's, which few machines have
@@ -22,7 +23,8 @@ import sys
 import planted
 
 ORDER = ["core", "text", "tensor", "backends", "profile", "autograd", "ops", "nn", "optim", "data", "io", "models", "distributed", "train"]
-OUTSIDE = ["tools", "examples", "bench", "tests"]  # may use every layer, and no layer uses them
+ALONE = ["tiny", "exercises"]  # each file is a program by itself, in no meson.build
+OUTSIDE = ["tools", "examples", "bench", "tests"] + ALONE  # no layer uses them; tools, bench and tests may use every layer
 # The headers for implementers, by the layer that owns them. The others belong to the layer with their name.
 SYS = {"object": "core", "op": "autograd", "backend": "backends", "steps": "backends", "tensor": "tensor", "device": "tensor", "group": "distributed"}
 # Public headers other than the one named after their layer. store.h and distributed.h need only core and tensor.
@@ -82,6 +84,11 @@ def broken_rule(source, kind, layer, name):
             return "an example sees only the public headers"
         if kind == "sys" and "custom_op" not in source:
             return "only the custom operation's example needs a header for implementers"
+    elif folder in ALONE and kind != "system" and layer not in ALONE:
+        if folder == "tiny":
+            return "tiny uses nothing of Tern's"
+        if kind == "private":
+            return "an exercise sees tiny and the public headers"
     elif folder in ORDER and kind != "system":
         if layer is None:
             return "a layer includes the header of everything" if name.endswith("tern.h") else None
@@ -172,7 +179,7 @@ def faults(root):
             header = nvidia_header(root, source, set())
             if header:
                 yield f"{source}: reaches {header}, but every build compiles it"
-        if source.endswith(".c") and not listed(root, source):
+        if source.endswith(".c") and source.split("/")[0] not in ALONE and not listed(root, source):
             yield f"{source}: in no meson.build"
 
 
@@ -190,6 +197,8 @@ def self_test():
         "ops/nn/softmax.c": '#include "ops/op.h"\n',
         "examples/01_first.c": "#include <tern/tern.h>\n",
         "examples/meson.build": "files('01_first.c')\n",
+        "tiny/tiny.c": "#include <math.h>\n",
+        "exercises/01_tanh.c": '#include "../tiny/tiny.c"\n#include <tern/sys/op.h>\n',
         "tests/ops/test_op.c": '#include "ops/op.h"\n',
         "tests/ops/meson.build": "tern_tests += files('test_op.c')\nif found\n  executable('x', 'test_x.c')\nendif\n",
         "tests/ops/test_x.c": '#include "backends/cuda/cuda.h"\n',
@@ -206,6 +215,11 @@ def self_test():
         "user to implementer": ("include/tern/ops.h", '#include "sys/op.h"\n'),
         "example to private": ("examples/01_first.c", '#include "core/error.h"\n'),
         "example to implementer": ("examples/01_first.c", "#  include <tern/sys/op.h>\n"),
+        "tiny to public": ("tiny/tiny.c", "#include <tern/tern.h>\n"),
+        "tiny to private": ("tiny/tiny.c", '#include "../core/error.h"\n'),
+        "tiny to public, by its path": ("tiny/tiny.c", '#include "../include/tern/core.h"\n'),
+        "exercise to private": ("exercises/01_tanh.c", '#include "../core/error.h"\n'),
+        "core includes tiny": ("core/error.c", '#include "../tiny/tiny.c"\n'),
         "forgotten source": ("core/scope.c", "\n"),
         "forgotten operation": ("ops/loss/softmax.c", "\n"),
         "a test that needs a toolkit": ("tests/ops/test_op.c", '#include "../../backends/cuda/cuda.h"\n'),

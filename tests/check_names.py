@@ -10,7 +10,8 @@ check_names.py [ROOT]        prints each function whose name is one word, and ea
                              status 1 when there is one
 check_names.py --self-test   plants one fault of each kind in a small tree and sees each one found
 
-Tests follow both rules: a stack trace in a test names its helpers.
+Tests follow both rules: a stack trace in a test names its helpers. tiny/ and exercises/ do not: there a reader has the whole program
+in view, and the names are a textbook's.
 """
 import os
 import re
