@@ -53,7 +53,7 @@ int run(int ranks, long n) {
     int status;
     pid_t job = fork();
     if (job == 0) {
-        ranks_start(ranks), alarm(3);
+        ranks_start(ranks), alarm(PATIENCE);
         float *x = floats(n);
         for (long i = 0; i < n; i++) { x[i] = number(rank, i); }
         ring_all_reduce(x, n), copy_floats(seen->out[rank], x, n);

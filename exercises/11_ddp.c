@@ -52,7 +52,8 @@ tensor *loss_of(int r) { /* of rank r's batch */
 int run(int ranks) {
     int status;
     if (fork() != 0) { return wait(&status), status; }
-    ranks_start(ranks), alarm(3), parallel(false), tape_clear(), gradients = units[0].own[GRAD];
+    ranks_start(ranks), alarm(PATIENCE), parallel(false), tape_clear(),
+        gradients = units[0].own[GRAD];
     backward(loss_of(rank)), parallel_wait();
     copy_floats(seen->gradients[rank], gradients, begin[LAYERS]), _exit(0);
 }

@@ -52,7 +52,7 @@ void learn(tensor *y) { backward(scale(mean(mul(y, y)), 100)); }
 int run(int ranks) {
     int status;
     if (fork() != 0) { return wait(&status), status; }
-    ranks_start(ranks), alarm(3);
+    ranks_start(ranks), alarm(PATIENCE);
     for (part *p = parts; p < parts + UNITS; p++) {
         p->share = N / world, p->own_grad = floats(p->share);
         p->own_value = copy_floats(floats(p->share), p->w->mem + rank * p->share, p->share);
