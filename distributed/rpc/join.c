@@ -226,8 +226,8 @@ static void lose_all(tn_rpc *r, const char *why) {
 
 tn_status tn_rpc_start(tn_rpc *r) {
     if (!tn__rpc_usable(r, "rpc_start")) { return tn_error(); }
-    r->arrived = frame_arrived, r->lost = rank_lost;
     if (r->started) { return tn__raise(TN_ESTATE, "rpc_start", "it was called before"); }
+    r->arrived = frame_arrived, r->lost = rank_lost;
     bool joined = tn__rpc_start_serving(r) && (r->ranks == 1 || join_ranks(r));
     /* functions that others call may call before this returns */
     __atomic_store_n(&r->started, true, __ATOMIC_RELEASE);
